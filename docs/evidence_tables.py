@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from evidence_pictures import Losses, Values, ranked
 
 from hf_posenc.eval.results.paired import paired
 from hf_posenc.eval.results.rows import DocumentScore, Row
@@ -31,7 +33,7 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     """The tables of a page, by the name in its comments."""
     rows = measured_at(NEAR)
     if page == "start.md":
-        return {"fixed factor": demo_table(demo["fixed"])}
+        return {"fixed factor": demo_table(demo)}
     if page.endswith("README.md"):
         return {"real model": real_table()}
     return {
@@ -44,24 +46,63 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def real_table() -> str:
-    """Loss of a real model at and beyond its trained length, from the ``documents.jsonl`` of a comparison."""
+def real_scores(metric: str) -> dict[tuple[str, int], dict[str, float]]:
+    """Scores of a real model, by scheme and length: of each window, or of each hidden number."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     for line in (DOCS / "real_model.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        if row["metric"] == "nll":
-            found.setdefault((row["scheme"], row["length"]), {})[row["document"]] = row["value"]
-    near, far = sorted({length for _, length in found})
-    lines = [f"| scheme | loss at {near:,} (1×) | at {far:,} (2×) | change, window by window |", "|---|---:|---:|---:|"]
-    for scheme in sorted({name for name, _ in found}, key=lambda name: fmean(found[name, far].values())):
-        changes = [value - found[UNPATCHED, near][document] for document, value in found[scheme, far].items()]
-        losses = [f"{fmean(found[scheme, length].values()):.2f}" for length in (near, far)]
+        if row["metric"] == metric:
+            name = row["document"] if row["depth"] is None else f"{row['document']} {row['depth']}"
+            found.setdefault((row["scheme"], row["length"]), {})[name] = row["value"]
+    return found
+
+
+def real_losses() -> Losses:
+    """Loss of every window of a real model."""
+    return real_scores("nll")
+
+
+def real_table() -> str:
+    """Loss of a real model at and beyond its trained length, the change at the longest, and the numbers found there."""
+    found, numbers = real_losses(), real_scores("acc")
+    near, *farther = lengths = sorted({length for _, length in found})
+    losses = [f"loss at {near:,} (1×)", *(f"at {far:,} ({far // near}×)" for far in farther)]
+    heads = [*losses, "change (95 %)", f"numbers found at {' · '.join(f'{length:,}' for length in lengths)}"]
+    lines = [f"| scheme | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for scheme in ranked(found):
+        cells = [loss_of(found.get((scheme, length))) for length in lengths]
+        change = change_of(*map(window_scores, (found[scheme, farther[-1]], found[UNPATCHED, near])), 1, 2)
+        shares = " · ".join(share_of(numbers.get((scheme, length))) for length in lengths)
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
-        lines.append(f"| {' | '.join([name, *losses, signed(min(changes)) + ' … ' + signed(max(changes))])} |")
+        lines.append(f"| {' | '.join([name, *cells, change, shares])} |")
     return "\n".join(lines)
 
 
-def signed(value: float, digits: int = 2) -> str:
+def change_of(scores: Sequence[DocumentScore], reference: Sequence[DocumentScore], unit: float, digits: int) -> str:
+    """Mean difference on the same documents, with its 95 % interval, in a unit."""
+    found = paired("", "", scores, reference)
+    if found is None or found.low is None or found.high is None:
+        raise SystemExit("There are too few documents for an interval. Measure on three texts or more.")
+    mean, low, high = (signed(value / unit, digits) for value in (found.difference, found.low, found.high))
+    return f"{mean} ({low} … {high})"
+
+
+def window_scores(losses: Mapping[str, float]) -> list[DocumentScore]:
+    """The loss of each window, every one of another text."""
+    return [DocumentScore("", name, name, None, None, "nll", value) for name, value in losses.items()]
+
+
+def share_of(found: Mapping[str, float] | None) -> str:
+    """How many of the hidden numbers were found."""
+    return f"{sum(found.values()):.0f} of {len(found)}" if found else "–"
+
+
+def loss_of(by_window: Mapping[str, float] | None) -> str:
+    """The mean over windows."""
+    return f"{fmean(by_window.values()):.2f}" if by_window else "–"
+
+
+def signed(value: float, digits: int) -> str:
     """With its sign, as it is typeset."""
     return f"{value:+.{digits}f}".replace("-", "−")
 
@@ -78,12 +119,13 @@ def retrieval_table() -> str:
         ways.setdefault(row["way"], {})[row["task"], row["length"]] = row["ranks"]
     tasks, lengths = (list(dict.fromkeys(keys)) for keys in zip(*ways[TRUNCATED], strict=True))
     far = max(lengths)
-    head = ["", *tasks, f"nDCG@10 at {far:,}", f"against truncation at {far:,}"]
+    head = ["vectors of a document", *tasks, f"nDCG@10 at {far:,}", f"against truncation at {far:,}"]
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for way, ranks in ways.items():
         recalls = [" · ".join(f"{100 * recall(ranks[task, length]):.0f}" for length in lengths) for task in tasks]
         gains = " · ".join(f"{fmean(map(ndcg_of, chain(*ranks[task, far]))):.2f}" for task in tasks)
-        change = "" if way == TRUNCATED else change_of(ranks, ways[TRUNCATED], far)
+        scores = (recall_scores(one, far) for one in (ranks, ways[TRUNCATED]))
+        change = "" if way == TRUNCATED else change_of(*scores, 0.01, 0)
         lines.append(f"| {' | '.join([way, *recalls, gains, change])} |")
     return "\n".join(lines)
 
@@ -96,14 +138,6 @@ def recall(ranks: list[list[int]]) -> float:
 def ndcg_of(rank: int) -> float:
     """NDCG@10 of a query with one relevant document."""
     return ndcg(["other"] * (rank - 1) + ["own"], {"own": 1.0})
-
-
-def change_of(ranks: Ranks, reference: Ranks, length: int) -> str:
-    """Recall@1 of all tasks minus that of a reference, on the same queries, with its interval; in points."""
-    found = paired("", "", recall_scores(ranks, length), recall_scores(reference, length))
-    if found is None or found.low is None or found.high is None:
-        raise SystemExit("docs/real_encoder.jsonl has too few queries for an interval.")
-    return f"{signed(100 * found.difference, 0)} ({signed(100 * found.low, 0)} … {signed(100 * found.high, 0)})"
 
 
 def recall_scores(ranks: Ranks, length: int) -> list[DocumentScore]:
@@ -154,14 +188,20 @@ def address(source: str) -> str:
     return f"https://arxiv.org/abs/{name}" if name != source else f"https://{source}"
 
 
-def demo_table(results: dict[str, Any]) -> str:
+def demo_values(demo: dict[str, Any], metric: str) -> Values:
+    """Loss or share of passkeys by scheme and length."""
+    rows = [Row(**row) for row in demo["rows"]]
+    return {(row.scheme, row.length): row.value for row in rows if row.metric == metric and row.length is not None}
+
+
+def demo_table(demo: dict[str, Any]) -> str:
     """The results of a demo: loss and passkeys of every line at every length."""
-    lengths, trained = results["about"]["lengths"], results["about"]["trained_length"]
-    rows = {(row.scheme, row.length, row.metric): row.value for row in (Row(**row) for row in results["rows"])}
+    lengths, trained = demo["about"]["lengths"], demo["about"]["trained_length"]
+    losses, found = (demo_values(demo, metric) for metric in ("nll", "acc"))
     head = " | ".join(["scheme", *(f"{n:,} ({n // trained}×)" for n in lengths)])
     lines = [
-        " | ".join([scheme, *(f"{rows[scheme, n, 'nll']:.2f} · {100 * rows[scheme, n, 'acc']:.0f} %" for n in lengths)])
-        for scheme in dict.fromkeys(scheme for scheme, _, _ in rows)
+        " | ".join([scheme, *(f"{losses[scheme, n]:.2f} · {100 * found[scheme, n]:.0f} %" for n in lengths)])
+        for scheme in dict.fromkeys(scheme for scheme, _ in losses)
     ]
     return "\n".join([f"| {head} |", "|---|" + "---:|" * len(lengths), *(f"| {line} |" for line in lines)])
 

@@ -1,11 +1,11 @@
 """Write the evidence that recommendations rest on, and the tables of it in pages and README:
 
-    python docs/make_evidence.py
+    python docs/make_evidence.py [results/demo]
 
 Ranked comparisons that were measured are rows of docs/leaderboard.csv. From those of the bundled Llama at 4 and 8 times
 its trained length comes hf_posenc/insight/advise/measured.json, which `hf_posenc.advise` reads. From it, docs/demo.json
-and the published claims of hf_posenc/insight/advise/evidence.py come the tables, between two comments each.
-docs/demo.json is of the demo of an earlier version.
+and the published claims of hf_posenc/insight/advise/evidence.py come the tables, between two comments each, and the
+pictures. A folder that `hf-posenc demo` has written replaces docs/demo.json.
 """
 
 from __future__ import annotations
@@ -13,26 +13,49 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from evidence_tables import PAGES, filled
+from evidence_pictures import draw_demo, draw_real_model
+from evidence_tables import PAGES, demo_values, filled, real_losses, real_scores
 
-from hf_posenc.insight.advise.evidence import FILE, MeasuredRow, MeasuredScore, measured_rows
+from hf_posenc.insight.advise.evidence import FILE, MeasuredRow, MeasuredScore, RealRow, measured_rows
 from hf_posenc.schemes.entry import UNPATCHED
 
 DOCS = Path(__file__).parent
 LEADERBOARD, BOARDS = DOCS / "leaderboard.csv", ("4x", "8x")
-DEMO, RESULTS = DOCS / "demo.json", DOCS.parent / "results"
+DEMO, QUOTED = DOCS / "demo.json", ("model", "trained_length", "lengths", "samples", "keys", "versions", "command")
+REAL = "SmolLM2-135M"
 MODEL, LOSS, PASSKEYS = "starter:llama", "posenc_ppl", "posenc_passkey"
 
 
 def evidence() -> dict[str, Any]:
     """Content of measured.json: a row for every scheme, at the longest length of either ranked comparison."""
     rows = [row for board in BOARDS for row in rows_of(board_rows(board))]
-    return {"made_by": "python docs/make_evidence.py", "rows": [asdict(row) for row in rows]}
+    return {"made_by": "python docs/make_evidence.py", "real": real(), "rows": [asdict(row) for row in rows]}
+
+
+def real() -> dict[str, dict[str, Any]]:
+    """Every scheme of docs/real_model.jsonl at its longest length, beside the unpatched model."""
+    losses, numbers = real_scores("nll"), real_scores("acc")
+    near, far = (bound(length for _, length in losses) for bound in (min, max))
+    schemes = [scheme for scheme, length in losses if length == far and (scheme, far) in numbers]
+    loss = {scheme: fmean(losses[scheme, far].values()) for scheme in schemes}
+    found = {scheme: int(sum(numbers[scheme, far].values())) for scheme in schemes}
+    return {
+        scheme: asdict(
+            RealRow(
+                REAL, far / near, loss[scheme], loss[UNPATCHED], found[scheme], found[UNPATCHED],
+                len(numbers[scheme, far]),
+            )
+        )
+        for scheme in schemes
+        if scheme != UNPATCHED
+    }  # fmt: skip
 
 
 def board_rows(board: str) -> list[dict[str, str]]:
@@ -81,9 +104,21 @@ def main() -> None:
     """Copy what was made, write the file, then the tables."""
     write(FILE, evidence())
     measured_rows.cache_clear()
+    if len(sys.argv) > 1:
+        write(DEMO, demo_of(Path(sys.argv[1])))
     demo = json.loads(DEMO.read_text(encoding="utf-8"))
     for name, path in PAGES.items():
         path.write_text(filled(name, path.read_text(encoding="utf-8"), demo), encoding="utf-8")
+    draw_real_model(real_losses(), DOCS / "pictures" / "real_model.png")
+    draw_demo(demo_values(demo, "nll"), demo_values(demo, "acc"), DOCS / "demo.png")
+
+
+def demo_of(folder: Path) -> dict[str, Any]:
+    """What pages quote of a demo: loss and passkeys over all depths, and what they were measured with."""
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    quoted = {("posenc_ppl", "nll"), ("posenc_passkey", "acc")}
+    rows = [row for row in results["rows"] if row["depth"] is None and (row["task"], row["metric"]) in quoted]
+    return {"about": {name: results["about"][name] for name in QUOTED}, "rows": rows}
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from evidence_tables import between_comments
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting import MARKERS, figure, length_ticks, save_figure
+from hf_posenc.core.plotting import MARKERS, WIDEST, figure, length_ticks, save_figure
 from hf_posenc.insight.plots.marks import plain, style
 
 DOCS = Path(__file__).parent
@@ -81,7 +81,7 @@ def series(by_length: dict[str, list[float]], form: str, times: float = 1) -> st
 
 def draw(found: Figures) -> None:
     """Loss and shares against the length, a panel each, with 95 % intervals."""
-    canvas, axes = figure(11.0, 6.2)
+    canvas, axes = figure(WIDEST, 6.2)
     axes.remove()
     grid = list(canvas.subplots(2, 4, squeeze=False).flat)
     panels: list[tuple[str, str]] = [(LOSS[0], "loss, nats/token (lower is better)"), *DRAWN.items()]
@@ -99,7 +99,7 @@ def draw(found: Figures) -> None:
         plain(panel)
         panel.set_ylim(*((1.9, 5.5) if task == LOSS[0] else (-0.04, 1.04)))
     handles, names = grid[0].get_legend_handles_labels()
-    canvas.legend(handles, names, loc="outside lower left", ncols=8, frameon=False)
+    canvas.legend(handles, names, loc="outside lower left", ncols=4, frameon=False)
     save_figure(canvas, PICTURE)
 
 

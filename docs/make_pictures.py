@@ -76,7 +76,11 @@ PICTURES = (
         "show sinusoidal --picture product --length 200",
         "Inner product of two codes against their distance: it falls in waves, and is symmetric.",
     ),
-    Made("alibi", "show alibi --picture bias --length 64", "ALiBi's bias of each pair, head by head."),
+    Made(
+        "alibi",
+        "show alibi --picture bias --length 64",
+        "ALiBi's bias of each pair: every head has half the slope of the one before.",
+    ),
     Made(
         "biases",
         "show alibi kerple sandwich --picture bias_curve --model starter:llama",
@@ -140,6 +144,24 @@ PICTURES = (
 SCHEME = "scheme-"
 OF_SCHEMES = {  # schemes whose first plot says little, or needs a model
     "deberta": ("show deberta --model starter:llama", "DeBERTa's bias of each pair, at its initial parameters."),
+    "irope": (
+        "show rope irope --picture score --layer 3",
+        "Every fourth layer of iRoPE has no positions: there all scores are equal.",
+    ),
+    "llama4_temp": (
+        "show llama4_temp --trained-length 8192 --factor 4",
+        "The factor of the logits rises by a step every 8,192 tokens.",
+    ),
+    "mrope": (
+        "show mrope mrope:interleaved=true",
+        "Score of the middle patch of an image: rows and columns turn slow pairs; interleaved, pairs of all speeds.",
+    ),
+    "ms_poe": (
+        "show rope ms_poe --picture score_curve --head 7",
+        "The last head of Ms-PoE divides distances: its scores fall later than RoPE's.",
+    ),
+    "sink_logits": ("show rope sink_logits --picture score", "The scores are RoPE's: a sink only joins the softmax."),
+    "xpos": ("show rope xpos --picture score_curve", "xPos damps RoPE's waves, the more the greater the distance."),
     "none": ("show rope none --picture score", "RoPE's scores fall with distance; without positions all are equal."),
     "drope": ("show rope drope --picture score", "RoPE's scores, and those after it was dropped: all are equal."),
 }

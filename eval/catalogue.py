@@ -20,8 +20,6 @@ from hf_posenc.eval.errors import TaskDataMissing, UntrustedTask
 TASKS = Path(__file__).parent / "tasks"
 """The folder of our task files, for lm-eval's ``include_path``."""
 LONGEST_NAME = 300  # characters
-GROUP = re.compile(r"^group:", re.MULTILINE)
-
 
 JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
@@ -33,15 +31,27 @@ SETTINGS = ("samples", "scored", "keys", "depths")
 """Settings of a sweep that not every task reads."""
 
 
-@lru_cache(maxsize=64)
-def described(task: str) -> Mapping[str, Any]:
-    """What the file of one of our tasks says of it: its ``title``, and the text and settings that it ``reads``."""
-    if task not in own_tasks():
-        return {}
+@lru_cache(maxsize=1)
+def task_files() -> dict[str, dict[str, Any]]:
+    """The contents of our task and group files by their names; the functions that they name stay words."""
     import yaml
 
-    _, _, metadata = (TASKS / f"{task}.yaml").read_text(encoding="utf-8").partition("\nmetadata:")
-    return yaml.safe_load(metadata) or {}
+    class Words(yaml.SafeLoader):
+        """Reads lm-eval's ``!function`` as text."""
+
+    Words.add_constructor("!function", lambda loader, node: node.value)
+    files = sorted(TASKS.glob("*.yaml"))
+    return {file.stem: Words(file.read_text(encoding="utf-8")).get_single_data() for file in files}
+
+
+def own_tasks() -> list[str]:
+    """Names of our task and group files."""
+    return list(task_files())
+
+
+def described(task: str) -> Mapping[str, Any]:
+    """What the file of one of our tasks says of it: its ``title``, and the text and settings that it ``reads``."""
+    return task_files().get(task, {}).get("metadata", {})
 
 
 def read_by(name: str, tasks: Sequence[str]) -> list[str]:
@@ -51,44 +61,30 @@ def read_by(name: str, tasks: Sequence[str]) -> list[str]:
 
 def reads(task: str, setting: str) -> bool:
     """Whether a task reads a setting; one that is not ours may read any."""
-    return setting not in SETTINGS or task not in own_tasks() or bool(read_by(setting, [task]))
+    return setting not in SETTINGS or task not in task_files() or bool(read_by(setting, [task]))
 
 
 def sweeps(task: str) -> bool:
     """Whether a task can be measured at each length alone; other tasks are measured once."""
-    return task in own_tasks() and task not in JOINT
-
-
-def own_tasks() -> list[str]:
-    """Names of our task and group files."""
-    return sorted(file.stem for file in TASKS.glob("*.yaml"))
+    return task in task_files() and task not in JOINT
 
 
 def without_groups(names: Sequence[str]) -> list[str]:
     """The tasks of these names, each once; our groups are replaced by their tasks, so that each is a cell."""
     found: list[str] = []
     for name in names:
-        found += without_groups(members(name)) if members(name) else [name]
+        found += without_groups(members(name)) or [name]
     return list(dict.fromkeys(found))
 
 
 def members(name: str) -> list[str]:
     """The tasks of one of our groups; none of a task."""
-    file = TASKS / f"{name}.yaml"
-    if name not in own_tasks() or not GROUP.search(text := file.read_text(encoding="utf-8")):
-        return []
-    import yaml
-
-    tasks: list[Any] = yaml.safe_load(text)["task"]
-    return [task if isinstance(task, str) else task["task"] for task in tasks]
+    file = task_files().get(name, {})
+    return [task if isinstance(task, str) else task["task"] for task in file["task"]] if "group" in file else []
 
 
 def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
-    """Refuse tasks that lm-eval does not have; its index, which takes seconds, is only built where needed.
-
-    Raises:
-        BadComparison: there is no such task.
-    """
+    """Refuse tasks that lm-eval does not have; its index, which takes seconds, is only built where needed."""
     others = set(names) - set(own_tasks())
     for name in sorted(others) if include_path is None else ():
         if name.startswith("posenc_"):
@@ -104,12 +100,7 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
 
 
 def check_trusted(names: Sequence[str], include_path: str | Path | None, *, trust: bool) -> None:
-    """Refuse task files from outside the installed packages: lm-eval runs the functions and templates they name.
-
-    Raises:
-        UntrustedTask: one is requested without ``trust``.
-        BadComparison: a name is not a valid task name.
-    """
+    """Refuse task files from outside the installed packages: lm-eval runs the functions and templates they name."""
     for name in names:
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
             raise BadComparison(f"There is no task {shown(name)}. All of ours: {task_list()}.")
@@ -142,16 +133,7 @@ def task_list() -> str:
 
 
 def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
-    """Refuse settings, or a text, that none of the tasks reads; tasks that are not ours may read any.
-
-    Args:
-        asked: names of settings that were given by name, or ``text``.
-        tasks: names of tasks and groups; without any, the default reads all settings.
-
-    Raises:
-        UnknownOption: there is such a setting.
-        BadComparison: nothing would be measured on the text.
-    """
+    """Refuse settings, or a text, that none of the tasks reads; tasks that are not ours may read any."""
     chosen, known = without_groups(tasks), own_tasks()
     if not chosen or not all(task in known for task in chosen):
         return
@@ -209,13 +191,7 @@ def every_name(include_path: str | Path | None) -> frozenset[str]:
 
 @contextmanager
 def explained_task_errors(names: Sequence[str]) -> Iterator[None]:
-    """Convert errors of lm-eval about a task that it cannot load.
-
-    Raises:
-        MissingPackage: a package is missing.
-        TaskDataMissing: data would have to be downloaded, and cannot be.
-        BadComparison: lm-eval raised any other error.
-    """
+    """Convert errors of lm-eval about a task that it cannot load."""
     try:
         with explained_imports():
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
-from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, remarks_on, rows_of, write_json
+from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, remarks_on, rows_of
 from hf_posenc.eval.task_run import suppress_output
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ class Evaluation:
         if not self.first:
             return
         rows, documents = (list(map(asdict, some)) for some in (self.rows, self.documents))
-        write_json(path, {"rows": rows, "lm_eval": self.raw, "documents": documents, "remarks": self.remarks})
+        content = {"rows": rows, "lm_eval": self.raw, "documents": documents, "remarks": self.remarks}
+        write_json(path, json.loads(json.dumps(content, default=str)))  # functions and the like as text
 
 
 @explained_imports()
@@ -80,8 +83,8 @@ def evaluate(
         quiet: hide lm-eval's progress bars.
         on_request: called after each scored request with the share done of its kind, and a description.
         settings: what is measured.
-        **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``,
-            which replace those of ``settings``; any other argument is one of `PosEncLM`.
+        **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``.
+            They replace those of ``settings``. `PosEncLM` takes any other argument.
 
     Raises:
         MissingPackage: lm-eval is not installed.
@@ -113,16 +116,11 @@ def evaluate(
     with evaluation_mode_if_live(model), unpatched_afterwards(model):
         with suppress_output(quiet):
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
-        lengths = list(wanted.lengths) or sorted(default_lengths(lm))
-        fit_length(lm, lengths[-1], given="max_length" in model_args)
+        wanted = wanted.model_copy(update={"lengths": wanted.lengths or tuple(sorted(default_lengths(lm)))})
+        fit_length(lm, wanted.lengths[-1], given="max_length" in model_args)
         own = lm.tokenizer if tokenizer is None or isinstance(tokenizer, (str, Path)) else tokenizer
-        metadata = {
-            **wanted.sweep(), "lengths": lengths, "longest": wanted.longest,
-            "text": None if text is None else own_text, "field": wanted.text_field,
-            "separator": wanted.document_separator, "tokenizer": own, **wanted.options,
-        }  # fmt: skip
-        chosen = names or default_tasks(lm, text)
-        raw = run_tasks(lm, chosen, metadata, wanted, quiet=quiet)
+        metadata = wanted.metadata(None if text is None else own_text, own)
+        raw = run_tasks(lm, names or default_tasks(lm, text), metadata, wanted, quiet=quiet)
         evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
     if isinstance(text, HeldOutText):
         evaluation.remarks.append(f"The text is what the fine-tuning run held out: {text.label}.")
@@ -176,13 +174,7 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
 
 
 def fit_length(lm: Any, longest: int, *, given: bool) -> None:
-    """Make room for requests of ``longest`` tokens.
-
-    Raises:
-        BeyondTable: the unpatched model has a table of fewer positions.
-        RequestTooLong: somebody else's model object has less room; it would cut what is longer without a word.
-        NotMeasurable: a text of that length takes more memory than there is.
-    """
+    """Make room for requests of ``longest`` tokens."""
     from hf_posenc.core.memory import check_text_memory
     from hf_posenc.errors import RequestTooLong
     from hf_posenc.eval.lm.measurable import check_reach

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
-from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled, refusal
+from hf_posenc.errors import BadComparison, WrongKind, shown
+from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled
 from hf_posenc.schemes.entry import json_or_text
 
-ERRORS: Mapping[str, type[PosEncError]] = {"tasks": BadComparison, "include_path": WrongKind}
-"""Setting to the error of a wrong one; of the others, numbers, it is `TaskOptionOutOfRange`."""
 FILES = ("data", "docs")
 """Options of tasks that name files, of which several may be given; the key of a cell has their content."""
 METADATA = frozenset({"tokenizer"})
@@ -48,9 +45,9 @@ class Measurement(Sampled):
 
     Attributes:
         tasks: lm-eval task names; by default loss and passkey retrieval.
-        lengths: sequence lengths in tokens; by default multiples of the trained length.
-        longest: context in tokens available before every target; by default the longest of the lengths. With the same
-            value, a length that is added later has the same targets.
+        lengths: sequence lengths in tokens; by default from the trained length to beyond what the model reads.
+        longest: context in tokens before every scored token; by default the longest of the lengths. With the same
+            value, a length that is added later scores the same tokens.
         limit: documents per length, for a quick look.
         text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
             of the standard library. A record of jsonl, json, csv or parquet is a document; no window crosses two.
@@ -61,7 +58,8 @@ class Measurement(Sampled):
         options: further options of tasks, such as ``data``, ``docs`` or ``scoring``; see `hf_posenc.eval.tasks.sweep`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid")
+    errors: ClassVar = {"tasks": BadComparison, "include_path": WrongKind}
 
     tasks: tuple[str, ...] = ()
     lengths: Lengths = ()
@@ -74,29 +72,27 @@ class Measurement(Sampled):
     trust_tasks: bool = False
     options: Options
 
-    @classmethod
-    def of(cls: type[Own], given: Mapping[str, Any]) -> Own:
-        """The settings with these values; None stands for a default.
-
-        Raises:
-            PosEncError: a value is refused; of a type by `ERRORS`.
-        """
-        try:
-            found = cls(**{name: value for name, value in given.items() if value is not None})
-        except ValidationError as error:
-            name = str(error.errors()[0]["loc"][0])
-            raise refusal(name, given[name], error, ERRORS.get(name, TaskOptionOutOfRange)) from None
-        found.check_together()
-        for name in found.options.keys() & (cls.model_fields.keys() | METADATA):
+    @model_validator(mode="after")
+    def without_double_meaning(self) -> Measurement:
+        """The same, and a refusal of settings among the options of tasks."""
+        for name in self.options.keys() & (type(self).model_fields.keys() | METADATA):
             raise BadComparison(f"{name} is no option of tasks here. Pass it as an argument of its own.")
-        return found
-
-    def check_together(self) -> None:
-        """Refuse settings that have no effect without another."""
+        return self
 
     def sweep(self) -> dict[str, Any]:
         """The numbers of a sweep, for the metadata of tasks, less the lengths and ``longest``."""
         return self.model_dump(include=set(Sampled.model_fields))
+
+    def metadata(self, text: Any, tokenizer: Any) -> dict[str, Any]:
+        """The metadata of tasks: the sweep, the text and how it is read, and their further options."""
+        return {
+            **self.sweep(), "lengths": list(self.lengths), "longest": self.longest, "text": text,
+            "field": self.text_field, "separator": self.document_separator, "tokenizer": tokenizer, **self.options,
+        }  # fmt: skip
+
+    def measure(self) -> dict[str, Any]:
+        """The numbers of a sweep, and the limit: what can be part of a cell's key."""
+        return self.sweep() | {"limit": self.limit}
 
 
 class EvaluateSettings(Measurement):
@@ -122,17 +118,15 @@ class CompareSettings(Measurement):
 
     Attributes:
         factor_per_length: patch anew for each length, with factor = length / trained length. By default every scheme
-            is patched once, for the longest length (for ``longest``, where it is given), as a deployed model is, and
-            that one model is measured at all lengths.
-        against: label of a line; the others are compared with it, document by document, and tables mark what is surely
-            better or worse. Where only one line has a scheme, the name of the scheme will do.
+            is patched once, for the longest length (or for ``longest``), and that model is measured at all lengths.
+        against: label of a line. The others are compared with it, document by document, and tables mark those that are
+            surely better or worse. The name of a scheme will do if one line alone has it.
         rank: rank the lines on each task at the longest length; see `hf_posenc.eval.results.ranking`.
         tune: choose the options of each scheme, for each length, by the loss on ``dev_text``.
         dev_text: a text to choose options on, named as ``text`` is; by default modules of the standard library that are
             not in the default text. Naming one switches ``tune`` on.
-        budget: candidates of each scheme that are tried, drawn at random from a finer grid; by default all of a small
-            grid.
-        fresh: measure again what the folder has, and replace it.
+        budget: candidates of each scheme, drawn at random from a finer grid; by default all of a small grid.
+        fresh: measure the cells in the folder again, and replace them.
     """
 
     factor_per_length: bool = False
@@ -143,14 +137,12 @@ class CompareSettings(Measurement):
     budget: Count | None = None
     fresh: bool = False
 
-    def check_together(self) -> None:
-        """Refuse settings that have no effect without another.
-
-        Raises:
-            BadComparison: there is one.
-        """
+    @model_validator(mode="after")
+    def with_effect(self) -> CompareSettings:
+        """The same, and a refusal of a budget for nothing."""
         if self.budget is not None and not self.tuned:
             raise BadComparison(f"budget is {self.budget}, and no options are chosen. Pass --tune (tune=True) as well.")
+        return self
 
     @property
     def tuned(self) -> bool:
@@ -159,13 +151,7 @@ class CompareSettings(Measurement):
 
 
 def split(kind: type[Own], given: Mapping[str, Any], settings: Own | None = None) -> tuple[Own, dict[str, Any]]:
-    """Keywords of a call as settings, and what is left for the model.
-
-    Args:
-        kind: of the settings.
-        given: keywords.
-        settings: of which the keywords replace some.
-    """
+    """Keywords of a call as settings, in which they replace those that are given, and what is left for the model."""
     own = {name: value for name, value in given.items() if name in kind.model_fields}
     before = {} if settings is None else {name: getattr(settings, name) for name in settings.model_fields_set}
     return kind.of(before | own), {name: value for name, value in given.items() if name not in own}

@@ -49,14 +49,6 @@ def run_tasks(
 ) -> dict[str, Any]:
     """Run lm-eval; its results, with all samples.
 
-    Args:
-        lm: lm-eval's model object.
-        tasks: names.
-        metadata: of the tasks, with the tokenizer as an object.
-        settings: lm-eval's own options among them, the folder of the user's task files, and the options of tasks; of
-            tasks of ours, all must be known.
-        quiet: hide progress bars.
-
     Returns:
         lm-eval's results; empty in all processes except the first.
     """
@@ -83,29 +75,18 @@ def run_tasks(
 
 
 def check_prompts(settings: EvaluateSettings, tokenizer: Any) -> None:
-    """Refuse settings of prompts that cannot take effect on this tokenizer, or on each other.
-
-    Raises:
-        NotMeasurable: the tokenizer has no chat template.
-        TaskOptionOutOfRange: turns are asked for without a conversation.
-    """
+    """Refuse settings of prompts that cannot take effect on this tokenizer, or on each other."""
     if settings.apply_chat_template and not getattr(tokenizer, "chat_template", None):
         raise NotMeasurable(
             "This tokenizer has no chat template. Use the tokenizer of an instruction-tuned model, or leave "
             "apply_chat_template out."
         )
     if settings.fewshot_as_multiturn and not settings.apply_chat_template:
-        raise TaskOptionOutOfRange(
-            "fewshot_as_multiturn makes turns of a conversation, and there is none. Pass apply_chat_template too."
-        )
+        raise TaskOptionOutOfRange("fewshot_as_multiturn needs a chat template. Pass apply_chat_template too.")
 
 
 def configure(tasks: Mapping[str, Any], settings: EvaluateSettings) -> None:
-    """Set few-shot examples and generation of the loaded tasks.
-
-    Raises:
-        UnknownOption: no task generates, and options of generation are given; or a task's own file rules out examples.
-    """
+    """Set few-shot examples and generation of the loaded tasks."""
     generating = [task for task in tasks.values() if task.get_config("output_type") == "generate_until"]
     if settings.gen_kwargs and not generating:
         raise UnknownOption(
@@ -124,12 +105,7 @@ def configure(tasks: Mapping[str, Any], settings: EvaluateSettings) -> None:
 
 
 def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: bool = False) -> None:
-    """Refuse options, and a text, that none of the tasks uses; tasks that are not ours may use any.
-
-    Raises:
-        UnknownOption: there is such an option.
-        BadComparison: the text is not read.
-    """
+    """Refuse options, and a text, that none of the tasks uses; tasks that are not ours may use any."""
     known = set(Sweep.model_fields)
     if not all(hasattr(task, "sweep") for task in tasks):
         return
@@ -148,11 +124,7 @@ def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: boo
 
 
 def check_answerable(lm: Any, tasks: Mapping[str, Any]) -> None:
-    """Refuse tasks of ours with requests of a kind that somebody else's model object cannot answer.
-
-    Raises:
-        NotMeasurable: there is one.
-    """
+    """Refuse tasks of ours with requests of a kind that somebody else's model object cannot answer."""
     for name, task in tasks.items():
         kind = getattr(task, "request_type", None)
         if kind is not None and not hasattr(lm, kind):
@@ -163,11 +135,7 @@ def check_answerable(lm: Any, tasks: Mapping[str, Any]) -> None:
 
 
 def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str | Path | None) -> dict[str, Any]:
-    """Load tasks; those of lm-eval get the tokenizer by name.
-
-    Raises:
-        NotMeasurable: one is of lm-eval's RULER, which has lengths of its own and a tokenizer that it loads itself.
-    """
+    """Load tasks; those of lm-eval get the tokenizer by name."""
     from lm_eval.tasks import TaskManager
 
     ours = TaskManager(include_path=folders(include_path), include_defaults=False, metadata=metadata)

@@ -26,7 +26,7 @@ class SchemeNotDefined(PosEncError, ValueError):
 
 
 class CannotImport(PosEncError, ImportError):
-    """A Python file that was to register a scheme or an adapter cannot be imported."""
+    """The Python file of a scheme or an adapter cannot be imported."""
 
 
 class UnknownCheck(PosEncError, ValueError):
@@ -58,7 +58,7 @@ class NotPatched(PosEncError, ValueError):
 
 
 class ModelInUse(PosEncError, RuntimeError):
-    """The model is to be patched or unpatched from within its own forward pass."""
+    """A call inside the model's own forward pass patches or unpatches it."""
 
 
 class AlreadyScaled(PosEncError, ValueError):
@@ -70,11 +70,11 @@ class UnsupportedModel(PosEncError, TypeError):
 
 
 class HostChanged(PosEncError, RuntimeError):
-    """The installed transformers, PEFT or lm-eval lacks a name that this package reaches into it by."""
+    """The installed transformers, PEFT or lm-eval lacks a name that this package uses."""
 
 
 class AdapterInvalid(PosEncError, TypeError):
-    """An adapter breaks its contract: it lacks a member, or one of them returns what it must not."""
+    """An adapter breaks its contract: a member is missing, or returns a wrong value."""
 
 
 class ForeignPatch(PosEncError, RuntimeError):
@@ -94,15 +94,15 @@ class PositionOutOfTable(PosEncError, IndexError):
 
 
 class FractionalPosition(PosEncError, ValueError):
-    """A position lies between two whole numbers, and the scheme knows whole ones only."""
+    """A position is not a whole number, and the scheme needs whole numbers."""
 
 
 class NeedsWholeText(PosEncError, RuntimeError):
-    """Positions depend on the sequence length, and a cached sequence is to be continued."""
+    """The scheme's positions depend on the length of the text, so a cached text cannot go on."""
 
 
 class NotTraceable(PosEncError, RuntimeError):
-    """The model is to be traced or compiled, and the scheme's computation cannot be."""
+    """The scheme's computation cannot be traced or compiled."""
 
 
 class OutsideModel(PosEncError, RuntimeError):
@@ -114,51 +114,51 @@ class MaskMismatch(PosEncError, ValueError):
 
 
 class NotExpressible(PosEncError, ValueError):
-    """transformers has no RoPE type that computes this scheme, so a plain checkpoint would compute something else."""
+    """No RoPE type of transformers computes this scheme, so a plain checkpoint would have other outputs."""
 
 
 class MergeFailed(PosEncError, ValueError):
-    """A PEFT adapter merged into the weights computes something else than the adapter does."""
+    """A PEFT adapter has other outputs once it is merged into the weights."""
 
 
 class UntestedVersion(UserWarning):
-    """A package that this one reaches into is newer than the versions it is tested with."""
+    """An installed package is newer than its tested versions."""
 
 
 class OnlyWithinTrainedLength(UserWarning):
-    """transformers computes the same up to the trained length of a plain checkpoint, and something else beyond."""
+    """A plain checkpoint has the same outputs up to the trained length, and others beyond."""
 
 
 class NotReadBefore5(UserWarning):
-    """A release of transformers before 5 loads a plain checkpoint without an error, and leaves its scaling out."""
+    """transformers before 5 loads a plain checkpoint without an error, but without its scaling."""
 
 
 class NothingStretched(UserWarning):
-    """A scheme that stretches the context was given no length to stretch it to, so that it changes nothing."""
+    """A scheme that stretches the context has neither a factor nor a length, so it changes nothing."""
 
 
 class ReadOtherwise(UserWarning):
-    """A program other than transformers reads a plain checkpoint without an error, and otherwise."""
+    """Another program reads a plain checkpoint without an error, but differently."""
 
 
 class EngineDiffers(ReadOtherwise):
-    """An engine that serves checkpoints computes something else from this one than transformers does."""
+    """A serving engine has other outputs for this checkpoint than transformers."""
 
 
 class TokenizerLeftOut(UserWarning):
-    """A GGUF file has no tokenizer, as llama.cpp has none that splits texts as this one does."""
+    """A GGUF file has no tokenizer, because llama.cpp has none that splits texts in the same way."""
 
 
 class LimitKept(UserWarning):
-    """A limit on the length of texts is below the trained length, so that it was kept and still cuts them."""
+    """A limit below the trained length was kept, and still cuts texts."""
 
 
 class SchemeCodeChanged(UserWarning):
-    """A scheme of one's own has other code than when the checkpoint was saved."""
+    """The code of your own scheme has changed since the checkpoint was saved."""
 
 
 class CheckpointMismatch(PosEncError, ValueError):
-    """A checkpoint or its scheme config cannot be read, or disagrees with what was asked for."""
+    """A checkpoint or its scheme config cannot be read, or contradicts an argument."""
 
 
 class PeftAdapterMismatch(PosEncError, ValueError):
@@ -170,7 +170,7 @@ class MissingPackage(PosEncError, ImportError):
 
 
 class TrainingImpossible(PosEncError, ValueError):
-    """A model cannot be trained as asked: a setting is out of range, or settings and model do not go together."""
+    """A setting is out of range, or does not fit the model, so training cannot start."""
 
 
 class NoDiskSpace(PosEncError, OSError):
@@ -198,7 +198,7 @@ class UnknownStarter(PosEncError, ValueError):
 
 
 class NameNotAllowed(PosEncError, ValueError):
-    """A scheme or an adapter is registered under a name that cannot be written, or that is taken."""
+    """The name of a new scheme or adapter is taken, or has characters that are not allowed."""
 
 
 class ModelNotFound(PosEncError, OSError):
@@ -206,7 +206,7 @@ class ModelNotFound(PosEncError, OSError):
 
 
 class FolderUnusable(PosEncError, OSError):
-    """A folder cannot be written to, or is none."""
+    """A path is not a folder, or the folder is read-only."""
 
 
 class HostConfigInvalid(PosEncError, ValueError):
@@ -218,19 +218,19 @@ class InvalidInput(PosEncError, ValueError):
 
 
 class UnknownKeyword(PosEncError, TypeError):
-    """A call has a keyword that may change what attention computes, and that is not supported."""
+    """A call has an unsupported keyword that may change attention."""
 
 
 class UnknownKeys(UserWarning):
-    """It is unknown whether the keys of a KV cache were computed under the model's scheme."""
+    """The scheme that wrote the keys of a KV cache is unknown."""
 
 
 class KernelNotUsed(UserWarning):
-    """A kernel of PyTorch does not work on this device, so that a slower one computes the same."""
+    """A kernel of PyTorch does not work on this device, so a slower one computes the same."""
 
 
 class NoValues(PosEncError, RuntimeError):
-    """A parameter of a scheme is on the meta device, and its values are stored nowhere."""
+    """A scheme's parameter is on the meta device, so it has no values."""
 
 
 class WeightsNotFinite(PosEncError, ValueError):
@@ -250,7 +250,7 @@ class CannotUpload(PosEncError, OSError):
 
 
 class BadComparison(PosEncError, ValueError):
-    """A comparison is asked for in words that cannot be read, or of nothing."""
+    """The schemes of a comparison cannot be read, or there are none."""
 
 
 def first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.patches.shared.rope_parameters import UNSCALED, rotations
+from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA, UNSCALED, rotations
 from hf_posenc.schemes.host_rotation import HostRotation
 
 if TYPE_CHECKING:
@@ -64,12 +64,17 @@ class Adapter(ABC):
     def trained_length(self, config: PreTrainedConfig) -> int:
         """Tokens of the texts that the weights were trained on, before any scaling that the configuration has."""
         stated = [one.get("original_max_position_embeddings") for one in rotations(config).values()]
+        stated.append(getattr(config, TRAINED_LENGTH, None))
         return int(min(filter(None, stated), default=None) or config.max_position_embeddings)
 
     def scaled_already(self, config: PreTrainedConfig) -> str | None:
-        """The ``rope_type`` of a scaling in the model's own configuration, of any type of layer, or None."""
+        """The ``rope_type`` of a scaling in the model's own configuration, of any type of layer, or None.
+
+        Also a larger base than that of the training, where a configuration says both.
+        """
         kinds = [one.get("rope_type", UNSCALED) for one in rotations(config).values()]
-        return next((kind for kind in kinds if kind != UNSCALED), None)
+        larger = None if getattr(config, TRAINED_THETA, None) is None else "a larger rope_theta"
+        return next((kind for kind in kinds if kind != UNSCALED), larger)
 
     def reach(self, config: PreTrainedConfig) -> int:
         """Tokens that the unpatched model reads: those its configuration scales it to, or the trained length."""

@@ -37,10 +37,7 @@ class PatchedBertSelfAttention(PatchedAttention, BertSelfAttention):
         return self.key(x).unflatten(-1, (-1, self.attention_head_size)).transpose(0, 1)
 
     def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        **host: Any,
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **host: Any
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward; see `BertSelfAttention`."""
         shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)

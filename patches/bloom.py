@@ -16,9 +16,10 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.inline_decoder import InlineAdapter, InlineAttention, InlineDecoder
+from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH
 from hf_posenc.schemes.bias.alibi import code_slopes
 
-TRAINED_LENGTH = 2048  # of all BLOOM models: Le Scao et al. 2022, arXiv:2211.05100, section 3.2
+ALL_TRAINED_ON = 2048  # tokens, of all BLOOM models: Le Scao et al. 2022, arXiv:2211.05100, section 3.2
 
 
 class PatchedBloomAttention(InlineAttention, BloomAttention):
@@ -78,7 +79,8 @@ class BloomAdapter(InlineAdapter):
 
     def trained_length(self, config: BloomConfig) -> int:
         """``seq_length``, which published configurations have; else that of the training of all BLOOM models."""
-        return int(getattr(config, "seq_length", None) or TRAINED_LENGTH)
+        stated = getattr(config, TRAINED_LENGTH, None) or getattr(config, "seq_length", None)
+        return int(stated or ALL_TRAINED_ON)
 
     def normed(self, base: BloomModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:
         block = base.h[layer]

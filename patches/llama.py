@@ -34,11 +34,7 @@ class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
         return self.k_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
 
     def forward(
-        self,
-        hidden_states: Tensor,
-        position_embeddings: Any = None,
-        attention_mask: Tensor | None = None,
-        **host: Any,
+        self, hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Tensor | None = None, **host: Any
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward without its rotation; see `LlamaAttention`."""
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)

@@ -36,11 +36,7 @@ class PatchedMptAttention(InlineAttention, MptAttention):
         return self.out_proj(mixed)
 
     def forward(
-        self,
-        hidden_states: Tensor,
-        position_bias: Any = None,
-        attention_mask: Tensor | None = None,
-        **host: Any,
+        self, hidden_states: Tensor, position_bias: Any = None, attention_mask: Tensor | None = None, **host: Any
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward without its bias; see `MptAttention`."""
         return self.attend_at(position_bias, hidden_states, mask=attention_mask, host=host)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from make_pictures import FOLDER, picture
+from make_pictures import FOLDER, SCHEME, picture
 from scheme_links import KINDS, kind
 
 from hf_posenc.core.record import SchemeRecord
 
 HEAD = """# Gallery
 
-What each scheme does, in one picture: `hf-posenc show NAME` draws it, and `hf-posenc show NAME --list` says what else
-can be drawn. A click leads to the page of the scheme.
+What each scheme does, in one picture, over the command that draws it; `hf-posenc show NAME --list` says what else can
+be drawn. Each scheme has its own scale. A click leads to the page of the scheme.
 """
 NOT_MADE = """
 The pictures of this copy have not been made:
@@ -45,13 +45,18 @@ def section(folder: str, drawn: Sequence[SchemeRecord]) -> str:
 
 
 def thumbnail(record: SchemeRecord) -> str:
-    """One picture with its name, linked."""
+    """One picture with its name, linked, and its command."""
     return (
         f"```{{figure}} ../pictures/{file_of(record)}\n:target: {record.name}.html\n:alt: {record.summary}\n\n"
-        f"[{record.name}]({record.name}.md)\n```\n"
+        f"[{record.name}]({record.name}.md)\n\n`hf-posenc {picture(scheme_picture(record)).words}`\n```\n"
     )
 
 
 def file_of(record: SchemeRecord) -> str:
     """Name of the file of a scheme's picture."""
-    return picture(f"scheme-{record.name}").file
+    return picture(scheme_picture(record)).file
+
+
+def scheme_picture(record: SchemeRecord) -> str:
+    """Name of a scheme's picture."""
+    return f"{SCHEME}{record.name}"

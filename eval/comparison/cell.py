@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from torch import nn
+
 from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.source_digest import is_foreign, source_digest
 from hf_posenc.core.torch_state import drawn_from
@@ -15,7 +17,10 @@ from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.eval.catalogue import read_by, reads, sweeps
 from hf_posenc.eval.comparison.identity import terms_digest, to_json
 from hf_posenc.eval.lm.measurable import trained_length_under
-from hf_posenc.eval.results.store import canonical, key_of
+from hf_posenc.eval.results.store import Store, canonical, key_of
+from hf_posenc.eval.settings import CompareSettings
+from hf_posenc.eval.tasks.sweep import longest_of
+from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, unscaled_geometry
 from hf_posenc.patching.state import base_model_of
@@ -29,15 +34,7 @@ COPYING = ("posenc_copy", "posenc_induction")
 
 @dataclass(frozen=True)
 class Cell:
-    """One unit of measurement.
-
-    Attributes:
-        entry: the scheme with its options.
-        task: lm-eval task.
-        lengths: in tokens; one, or all for a task without a length sweep, which is measured once.
-        key: key in the store.
-        settings: everything the key is computed from.
-    """
+    """One scheme on one task at one length, or at all for a task without a sweep; the key is that of its settings."""
 
     entry: Entry
     task: str
@@ -57,53 +54,62 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class MeasurementRequest:
-    """Settings common to all schemes; everything that changes a number goes into the keys of the cells.
+class Measuring:
+    """How one model is measured; everything that changes a number goes into the keys of the cells.
 
     Attributes:
-        measure: settings of the tasks; of these, the key of a cell has what its task reads.
-        longest: context in tokens before every target.
-        factor_per_length: whether a scheme is patched anew for every length, with the factor that reaches it, instead
-            of once, for the longest length.
+        lm: lm-eval model object.
+        settings: of the comparison, with lengths and tasks; of these, the key of a cell has what its task reads.
         model_args: of the model's object.
         identity: digests of model, tokenizer, text and tasks, and versions.
-        fitting: how entries are put on the model.
-        fresh: whether cells are measured that are stored already.
+        text: that is measured on; None for the default text.
+        store: of finished cells.
+        own_digests: digests of the source and of the terms of the schemes that the model carries.
+        chosen: label and reach in tokens to options that were chosen for them; see `hf_posenc.eval.comparison.tune`.
+        known: digests of terms that were computed, by settings and reach: every task asks for the same ones.
     """
 
-    measure: dict[str, Any]
-    longest: int
-    factor_per_length: bool
+    lm: Any
+    settings: CompareSettings
     model_args: dict[str, Any]
     identity: dict[str, Any]
-    fitting: Fitting
-    fresh: bool = False
+    text: MeasuredText | None
+    store: Store
+    own_digests: dict[str, Any]
+    chosen: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    known: dict[tuple[str, int], str] = field(default_factory=dict, repr=False)
+
+    @property
+    def longest(self) -> int:
+        """Context in tokens before every target."""
+        return longest_of(self.settings.longest, self.settings.lengths)
 
     def reach(self, length: int) -> int:
         """Tokens that a scheme is patched for, to be measured at a length."""
-        return length if self.factor_per_length else self.longest
+        return length if self.settings.factor_per_length else self.longest
 
     def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
         """Build a cell with its key."""
-        reach = self.reach(lengths[-1])
-        fitted = self.fitting.fit(entry, reach)
+        reach, once = self.reach(lengths[-1]), not self.settings.factor_per_length
+        fitted = self.fit(entry, reach)
         settings = {
-            **fitted.settings(), **self.fitting.computes(fitted, reach), **self.identity, "task": task,
+            **fitted.settings(), **self.computes(fitted, reach), **self.identity, "task": task,
             "measured": list(lengths), "longest": self.longest,
-            "patched_for": None if self.factor_per_length or entry.scheme is None else self.longest,
-            "measure": to_json({name: value for name, value in self.measure.items() if reads(task, name)}),
+            "patched_for": self.longest if once and entry.scheme is not None else None,
+            "measure": to_json({name: value for name, value in self.settings.measure().items() if reads(task, name)}),
             "model_args": to_json(self.model_args),
         }  # fmt: skip
         return Cell(fitted, task, tuple(lengths), key_of(settings), settings)
 
-    def cells(self, entries: Sequence[Entry], lengths: Sequence[int], tasks: Sequence[str]) -> Iterator[Cell]:
+    def cells(self, entries: Sequence[Entry]) -> Iterator[Cell]:
         """Yield the cells in the order they are measured."""
+        lengths = self.settings.lengths
         for entry in entries:
-            for task in tasks:
+            for task in self.settings.tasks:
                 for group in [[length] for length in lengths] if sweeps(task) else [list(lengths)]:
                     yield self.cell(entry, task, group)
 
-    def gates(self, entries: Sequence[Entry], tasks: Sequence[str], trained: int) -> list[Cell]:
+    def gates(self, entries: Sequence[Entry], trained: int) -> list[Cell]:
         """The unpatched model at ``trained`` tokens on every retrieval task, see `gate_of`.
 
         None if no length of the comparison reaches there.
@@ -111,32 +117,8 @@ class MeasurementRequest:
         if trained > self.longest:
             return []
         baseline = next((entry for entry in entries if entry.scheme is None), Entry(UNPATCHED, None))
-        return [self.cell(baseline, task, [trained]) for task in tasks if task in COPYING or read_by("keys", [task])]
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """How entries are put on a model.
-
-    Attributes:
-        lm: lm-eval model object of the model.
-        seed: that learned parameters are drawn with.
-        carried: digests of the source and of the terms of the schemes that a patched model carries.
-        chosen: label and reach in tokens to options that were chosen for them; see `hf_posenc.eval.comparison.tune`.
-        known: digests of terms that were computed, by settings and reach: every task asks for the same ones.
-    """
-
-    lm: Any
-    seed: int
-    carried: dict[str, Any]
-    chosen: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    known: dict[tuple[str, int], str] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def on(cls, lm: Any, seed: int) -> Fitting:
-        """How entries are put on the model of an lm-eval model object, as it stands."""
-        schemes = [module for module in lm.model.modules() if isinstance(module, Scheme)]
-        return cls(lm, seed, {"source": sources_of(map(type, schemes)), "terms": terms_digest(schemes)})
+        tasks = [task for task in self.settings.tasks if task in COPYING or read_by("keys", [task])]
+        return [self.cell(baseline, task, [trained]) for task in tasks]
 
     def fit(self, entry: Entry, reach: int) -> Entry:
         """The entry with the options that a comparison chooses for a reach in tokens; those of the user stay.
@@ -158,11 +140,7 @@ class Fitting:
         return replace(entry, options=options | entry.options)
 
     def lengths(self, entry: Entry, reach: int) -> Lengths:
-        """Trained and target length of the patch for a reach; never less than was trained on.
-
-        Raises:
-            PosEncError: the scheme, one of its options or a length is refused.
-        """
+        """Trained and target length of the patch for a reach; never less than was trained on."""
         trained = trained_length_under(self.lm, entry)
         given = {"target_length": max(reach, trained)} | entry.lengths if not fixed(entry) else entry.lengths
         return resolve_lengths(configured=trained, **given)
@@ -170,7 +148,7 @@ class Fitting:
     def computes(self, entry: Entry, reach: int) -> dict[str, Any]:
         """Digests of the source of an entry's schemes and of their terms on the model, for the key of a cell."""
         if entry.scheme is None:
-            return self.carried
+            return self.own_digests
         classes, slot = [cls for cls, _ in plan(entry.scheme).parts], (canonical(entry.settings()), reach)
         if slot not in self.known:
             self.known[slot] = self.terms(entry, reach)
@@ -206,22 +184,24 @@ class Fitting:
     def terms(self, entry: Entry, reach: int) -> str:
         """Digest of the terms of an entry's schemes; the reason where they cannot be built."""
         try:
-            with drawn_from(self.seed):
+            with drawn_from(self.settings.seed):
                 return terms_digest(self.built(entry, reach))
         except Exception as error:  # patching says it again, as the reason of a refused or failed cell
             return f"{type(error).__name__}: {error}"
 
     def built(self, entry: Entry, reach: int) -> list[Scheme]:
-        """The scheme of every layer, apart from the model.
-
-        Raises:
-            PosEncError: the scheme is not defined for the model, or an option is refused.
-        """
+        """The scheme of every layer, apart from the model."""
         base, adapter = base_model_of(self.lm.model)
         lengths, geometry = self.lengths(entry, reach), unscaled_geometry(adapter, base.config)
         chosen = layout_of(entry.scheme or "", entry.own_options, None, geometry)
         geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
         return build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
+
+
+def carried_by(model: nn.Module) -> dict[str, Any]:
+    """Digests of the source and of the terms of the schemes that a model carries as it stands."""
+    schemes = [module for module in model.modules() if isinstance(module, Scheme)]
+    return {"source": sources_of(map(type, schemes)), "terms": terms_digest(schemes)}
 
 
 def sources_of(classes: Iterable[type]) -> list[str]:

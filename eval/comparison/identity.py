@@ -40,14 +40,7 @@ READ = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_t
 def identity_of(
     text: str, include_path: str | Path | None, options: Mapping[str, Any], without: Path
 ) -> dict[str, Any]:
-    """What every number of a comparison depends on, besides its own cell.
-
-    Args:
-        text: digest of the measured text.
-        include_path: folder of further task files.
-        options: further options of tasks.
-        without: folder of the results, whose files are left out.
-    """
+    """What every number depends on, besides its own cell and files in ``without``, the folder of the results."""
     identity: dict[str, Any] = {"versions": versions(), "text": text}
     if include_path is not None:
         identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=without)

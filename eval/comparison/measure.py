@@ -15,29 +15,24 @@ import torch
 from hf_posenc.core import memory
 from hf_posenc.core.files.hf_errors import is_out_of_memory
 from hf_posenc.core.memory import tensors_in
-from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback
+from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback, part_of
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest, fixed
+from hf_posenc.eval.comparison.cell import Cell, Measuring, fixed
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
 from hf_posenc.eval.results.rows import Row
-from hf_posenc.eval.results.store import Costs, Record, State, Store
+from hf_posenc.eval.results.store import Costs, Record
+from hf_posenc.eval.task_run import SharedOptions
 from hf_posenc.forward.host_calls import cache_name, cache_of
 from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
 
 
-def measure_cells(
-    lm: Any,
-    cells: Sequence[Cell],
-    store: Store,
-    request: MeasurementRequest,
-    passed_on: dict[str, Any],
-    progress: ProgressCallback,
-) -> list[Record]:
+def measure_cells(measuring: Measuring, cells: Sequence[Cell], progress: ProgressCallback) -> list[Record]:
     """Return the records of all cells; those missing in the store are measured and stored first."""
-    stored = [] if request.fresh else [store.get(cell.key) for cell in cells]
+    store = measuring.store
+    stored = [] if measuring.settings.fresh else [store.get(cell.key) for cell in cells]
     kept = {one.key: one for one in stored if one is not None and one.state != "failed"}  # that is tried again
     todo = {cell.key: cell for cell in cells if cell.key not in kept}  # two labels may name the same settings
     total, done = sum(cell.length for cell in todo.values()), 0  # a cell counts as its tokens of context
@@ -45,47 +40,38 @@ def measure_cells(
         doing = f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})"
         begun = part_of(progress, done / total, cell.length / total)
         begun(0.0, doing)
-        kept[cell.key] = measure_cell(lm, cell, request, passed_on, counted(begun, doing))
+        kept[cell.key] = measure_cell(measuring, cell, counted(begun, doing))
         store.put(kept[cell.key])
         done += cell.length
         progress(done / total, doing)
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
 
 
-def measure_cell(
-    lm: Any,
-    cell: Cell,
-    request: MeasurementRequest,
-    passed_on: dict[str, Any],
-    on_request: OpenProgressCallback,
-) -> Record:
+def measure_cell(measuring: Measuring, cell: Cell, on_request: OpenProgressCallback) -> Record:
     """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
-    started = time.monotonic()
-    state: State = "refused"
-    reason, rows, documents, remarks, costs = "", [], [], [], None
+    started, lm, own = time.monotonic(), measuring.lm, measuring.settings
+    length = cell.length if len(cell.lengths) == 1 else None
+    record = Record(cell.key, cell.entry.label, cell.task, length, "refused", "", [], 0.0, cell.settings)
     lm.on_request = on_request
     try:
-        with patched(lm, cell, request):
-            state = "failed"
+        with patched(measuring, cell):
+            record = replace(record, state="failed")
             peak = PeakMemory(next(lm.model.parameters()).device)
-            evaluation = evaluate(
-                lm, tasks=[cell.task], lengths=cell.lengths, longest=request.longest, label=cell.entry.label,
-                **passed_on,
+            found = evaluate(
+                lm, tasks=[cell.task], lengths=cell.lengths, longest=measuring.longest, label=cell.entry.label,
+                text=measuring.text, text_field=own.text_field, document_separator=own.document_separator,
+                include_path=own.include_path, trust_tasks=own.trust_tasks, options=SharedOptions(own.options),
+                **own.measure(),
             )  # fmt: skip
             costs = costs_since(peak, lm.model)
-        rows, documents, remarks = evaluation.rows, evaluation.documents, evaluation.remarks
-        reason = invalid_rows_reason(rows)
-        state = "failed" if reason else "done"
+        record = replace(record, reason=invalid_rows_reason(found.rows), remarks=found.remarks)
+        if not record.reason:
+            record = replace(record, state="done", rows=found.rows, documents=found.documents, costs=costs)
     except PosEncError as error:
-        reason = str(error)
+        record = replace(record, reason=str(error))
     except Exception as error:
-        state, reason = "failed", failure_reason(error, cell)
-    length = cell.length if len(cell.lengths) == 1 else None
-    return Record(
-        cell.key, cell.entry.label, cell.task, length, state, reason, rows if state == "done" else [],
-        time.monotonic() - started, cell.settings, documents if state == "done" else [], remarks,
-        costs if state == "done" else None,
-    )  # fmt: skip
+        record = replace(record, state="failed", reason=failure_reason(error, cell))
+    return replace(record, seconds=time.monotonic() - started)
 
 
 def failure_reason(error: Exception, cell: Cell) -> str:
@@ -97,13 +83,9 @@ def failure_reason(error: Exception, cell: Cell) -> str:
 
 
 @contextmanager
-def patched(lm: Any, cell: Cell, request: MeasurementRequest) -> Iterator[None]:
-    """Inside the block, patch the model with the scheme of a cell, in the place of the one a checkpoint carries.
-
-    Raises:
-        PosEncError: the scheme is refused, or the unpatched model is too short for the length.
-    """
-    entry = cell.entry
+def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
+    """Inside the block, patch the model with the scheme of a cell, in the place of the one a checkpoint carries."""
+    lm, entry = measuring.lm, cell.entry
     if entry.scheme is None:
         check_reach(lm, cell.length)
         yield
@@ -111,8 +93,8 @@ def patched(lm: Any, cell: Cell, request: MeasurementRequest) -> Iterator[None]:
     lengths = dict(entry.lengths)
     with scheme_set_aside(lm.model):
         if not fixed(entry):
-            lengths["target_length"] = max(request.reach(cell.length), trained_length_under(lm, entry))
-        with drawn_from(request.measure["seed"]):  # learned parameters are initialized randomly
+            lengths["target_length"] = max(measuring.reach(cell.length), trained_length_under(lm, entry))
+        with drawn_from(measuring.settings.seed):  # learned parameters are initialized randomly
             patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
         try:
             yield
@@ -128,11 +110,6 @@ def invalid_rows_reason(rows: Sequence[Row]) -> str:
         if not isfinite(row.value):
             return f"{row.metric} is {row.value} at length {row.length}. Check the weights for such values."
     return ""
-
-
-def part_of(progress: ProgressCallback, start: float, share: float, prefix: str = "") -> ProgressCallback:
-    """The progress of a part of the work, which begins at the fraction ``start`` of all and is ``share`` of it."""
-    return lambda done, doing: progress(start + share * done, f"{prefix}{doing}")
 
 
 def counted(progress: ProgressCallback, doing: str) -> OpenProgressCallback:

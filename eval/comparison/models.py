@@ -40,11 +40,7 @@ class MeasuredModel:
 
 
 def models_of(given: Any, tokenizer: Any, name: str | None, model_args: dict[str, Any]) -> list[MeasuredModel]:
-    """The models to measure.
-
-    Raises:
-        BadComparison: there is none, or two have one name.
-    """
+    """The models to measure."""
     several = list(given) if isinstance(given, (list, tuple)) else [given]
     if not several or (name is not None and len(several) > 1):
         raise BadComparison(
@@ -101,16 +97,7 @@ def combined(parts: Sequence[Comparison]) -> Comparison:
 
 
 def check_reference(given: str, names: Sequence[str], entries: Sequence[Entry]) -> None:
-    """Refuse a reference that no line will have, before anything is measured.
-
-    Args:
-        given: the reference.
-        names: of the models; the labels of several are known when all are loaded, their beginnings before.
-        entries: the schemes.
-
-    Raises:
-        BadComparison: it is no line, or names none of the models.
-    """
+    """Refuse a reference that no line will have; of several models only the beginnings of labels are known so far."""
     if len(names) == 1:
         reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], given)
         return
@@ -123,15 +110,7 @@ def check_reference(given: str, names: Sequence[str], entries: Sequence[Entry]) 
 
 
 def reference_of(schemes: Sequence[Mapping[str, Any]], given: str) -> str:
-    """The label of the reference: ``given``, or that of the only line with the scheme of this name.
-
-    Args:
-        schemes: ``label`` and ``scheme`` of every line.
-        given: a label, or the name of a scheme.
-
-    Raises:
-        BadComparison: no line is called so, several have this scheme, or there is only one line.
-    """
+    """The label of the reference: ``given``, or that of the only line with the scheme of this name."""
     labels = [scheme["label"] for scheme in schemes]
     named = [given] if given in labels else [s["label"] for s in schemes if (s["scheme"] or UNPATCHED) == given]
     if len(named) != 1:

@@ -18,12 +18,11 @@ from typing import Any
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plotting import require_matplotlib
-from hf_posenc.core.progress import ProgressCallback
+from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import FolderUnusable, shown
 from hf_posenc.eval.catalogue import check_known, check_settings_read, check_trusted, without_groups
 from hf_posenc.eval.comparison.identity import identity_of
-from hf_posenc.eval.comparison.measure import part_of
 from hf_posenc.eval.comparison.models import MeasuredModel, check_reference, combined, models_of, reference_of
 from hf_posenc.eval.comparison.one_model import Shared, compare_on
 from hf_posenc.eval.comparison.tune import development_text
@@ -103,11 +102,7 @@ def compare(
 
 
 def check_tasks(settings: CompareSettings) -> None:
-    """Refuse tasks that may not run, cannot be read, do not exist, or do not read what is given.
-
-    Raises:
-        PosEncError: there is one.
-    """
+    """Refuse tasks that may not run, cannot be read, do not exist, or do not read what is given."""
     tasks, include_path = settings.tasks, settings.include_path
     check_trusted(tasks, include_path, trust=settings.trust_tasks)
     check_known(tasks, include_path)
@@ -134,12 +129,7 @@ def compare_each(models: Sequence[MeasuredModel], shared: Shared, progress: Prog
 
 
 def folder_of_results(given: Any) -> Path:
-    """Validate and return the folder of a comparison.
-
-    Raises:
-        WrongKind: it is no path.
-        FolderUnusable: it cannot be a folder.
-    """
+    """Validate and return the folder of a comparison."""
     name = folder_to_write(given)
     if len(os.fsencode(Path(name).name)) > 255:
         raise FolderUnusable(f"{shown(name)} cannot be a folder: the name is too long. Choose another with --out.")

@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.source_digest import digest_of
 from hf_posenc.errors import BadComparison, PosEncError
-from hf_posenc.eval.comparison.cell import Fitting, MeasurementRequest
+from hf_posenc.eval.comparison.cell import Measuring
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.measurable import is_masked
-from hf_posenc.eval.results.store import Record, Store
+from hf_posenc.eval.results.store import Record
 from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.texts.measured_text import TRAINING, MeasuredText, measured_text, module_text
 from hf_posenc.patching.patch import scheme_set_aside
@@ -103,39 +103,25 @@ PARTIAL = times_factor(1 / 6, 1 / 4, 1 / 2, 1)
 
 
 def choose_options(
-    request: MeasurementRequest,
-    entries: Sequence[Entry],
-    lengths: Sequence[int],
-    passed_on: dict[str, Any],
-    store: Store,
-    progress: ProgressCallback,
-    budget: int | None = None,
-) -> tuple[Fitting, list[dict[str, Any]]]:
+    measuring: Measuring, entries: Sequence[Entry], progress: ProgressCallback
+) -> tuple[Mapping[tuple[str, int], dict[str, Any]], list[dict[str, Any]]]:
     """Measure the candidates of every entry on the development text and choose among them.
 
-    Args:
-        request: settings of the cells, with the digest of the development text.
-        entries: the schemes, with the options that their user fixed.
-        lengths: to choose options for; all of them together where they have one factor.
-        passed_on: arguments of `hf_posenc.eval.evaluate`, with the development text.
-        store: of finished cells.
-        progress: called with the completed fraction and a description of the current step.
-        budget: candidates of each entry; None for all of the small grid.
-
     Returns:
-        How entries are put on the model with their chosen options, and what was tried, for ``results.json``.
+        Label and reach to the options chosen, and what was tried, for ``results.json``.
     """
-    lm, task = request.fitting.lm, (MASKED_TASKS if is_masked(request.fitting.lm.model) else CAUSAL_TASKS)[0]
-    groups = {length: [length] for length in lengths} if request.factor_per_length else {request.longest: lengths}
+    own = measuring.settings
+    task = (MASKED_TASKS if is_masked(measuring.lm.model) else CAUSAL_TASKS)[0]
+    groups = {n: [n] for n in own.lengths} if own.factor_per_length else {measuring.longest: own.lengths}
     wanted = [
         (entry, reach, option)
         for entry in entries
         for reach in groups
-        for option in candidates(request.fitting, entry, reach, budget)
+        for option in candidates(measuring, entry, reach, own.budget)
     ]
-    with scheme_set_aside(lm.model):
-        cells = [[request.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
-    records = measure_cells(lm, [cell for some in cells for cell in some], store, request, passed_on, progress)
+    with scheme_set_aside(measuring.lm.model):
+        cells = [[measuring.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
+    records = measure_cells(measuring, [cell for some in cells for cell in some], progress)
     by_key = {record.key: record for record in records}
     scores: dict[tuple[str, int], list[tuple[dict[str, Any], float]]] = {}
     for (entry, reach, option), some in zip(wanted, cells, strict=True):
@@ -152,37 +138,29 @@ def choose_options(
         }
         for (label, reach), tried in scores.items()
     ]  # fmt: skip
-    return replace(request.fitting, chosen=chosen), described
+    return chosen, described
 
 
-def candidates(fitting: Fitting, entry: Entry, reach: int, budget: int | None = None) -> list[Entry]:
+def candidates(measuring: Measuring, entry: Entry, reach: int, budget: int | None = None) -> list[Entry]:
     """The entry as it is, and with combinations of the options that its user left open; none of the unpatched model.
 
-    Args:
-        fitting: how the entry is put on the model, and the seed of the draw.
-        entry: a scheme with options; one that is refused is the only candidate.
-        reach: tokens to reach.
-        budget: candidates in all, drawn at random from the finer grid; None for all of the small grid.
+    All of the small grid, or with a budget so many candidates in all, drawn at random from the finer grid.
     """
     if entry.scheme is None:
         return []
     try:
-        lengths = fitting.lengths(entry, reach)
+        lengths = measuring.lengths(entry, reach)
         grid = grid_of(entry, lengths.factor, lengths.trained, GRID if budget is None else FINER)
     except PosEncError:  # patching says why
         return [entry]
     every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
     if budget is not None:
-        every = random.Random(f"{entry.label}-{fitting.seed}").sample(every, min(budget - 1, len(every)))
+        every = random.Random(f"{entry.label}-{measuring.settings.seed}").sample(every, min(budget - 1, len(every)))
     return [entry, *(replace(entry, options={**entry.options, **values}) for values in every)]
 
 
 def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> dict[str, list[Any]]:
-    """The values to try of each option that its user left open.
-
-    Raises:
-        PosEncError: the scheme, or one of its options, is refused.
-    """
+    """The values to try of each option that its user left open."""
     parts = plan(entry.scheme or "", entry.own_options).parts
     grid: dict[str, Sequence[Any]] = {
         name: values[name](factor, trained)
@@ -203,11 +181,7 @@ def losses_of(record: Record) -> list[float]:
 
 
 def development_text(settings: CompareSettings, measured: MeasuredText, reading: Mapping[str, Any]) -> MeasuredText:
-    """The text to choose options on; beside the default text, modules that it does not have.
-
-    Raises:
-        BadComparison: none is named beside a text of the user's, or it shares documents or passages with that.
-    """
+    """The text to choose options on; beside the default text, modules that it does not have."""
     if settings.dev_text is not None:
         found = measured_text(settings.dev_text, **reading)
         check_apart(measured, found)
@@ -223,9 +197,6 @@ def check_apart(measured: MeasuredText, development: MeasuredText) -> None:
     """Refuse a development text that shares documents or passages with the measured one.
 
     Lines are counted against the shorter text: an excerpt is a small part of the book, and all of it is the book's.
-
-    Raises:
-        BadComparison: a document is in both, or more than `SHARED` of the longer lines of one of them.
     """
     documents, lines = passages(measured)
     other_documents, other_lines = passages(development)

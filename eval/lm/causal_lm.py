@@ -163,11 +163,7 @@ class PosEncLM(KeyTokenScorer):
 
     @property
     def prefix_token_id(self) -> int:
-        """Id of the token put before a text without context.
-
-        Raises:
-            NotMeasurable: the tokenizer has no begin token and no end token.
-        """
+        """Id of the token put before a text without context."""
         found = super().prefix_token_id
         if found is None:
             raise NotMeasurable(
@@ -176,11 +172,7 @@ class PosEncLM(KeyTokenScorer):
         return found
 
     def check_length(self, tokens: int, kind: str) -> None:
-        """Refuse a request that would have to be truncated.
-
-        Raises:
-            RequestTooLong: ``tokens`` exceed `max_length`, and ``on_overflow`` is ``"error"``.
-        """
+        """Refuse a request that would have to be truncated."""
         if tokens > self.max_length and self.on_overflow == "error":
             raise RequestTooLong(
                 f"A {kind} request of {tokens} tokens exceeds max_length {self.max_length}. "
@@ -188,11 +180,7 @@ class PosEncLM(KeyTokenScorer):
             )
 
     def set_cache_hook(self, cache_hook: Any) -> None:
-        """Refuse a response cache, which knows a request by its text alone and would answer for another scheme.
-
-        Raises:
-            NotMeasurable: there is one.
-        """
+        """Refuse a response cache, which knows a request by its text alone and would answer for another scheme."""
         if cache_hook.dbdict is not None:
             raise NotMeasurable(
                 "lm-eval's response cache (--use_cache) does not know which scheme an answer is of. Leave it out; "

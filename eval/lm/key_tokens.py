@@ -21,6 +21,7 @@ from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
 from hf_posenc.eval.lm.batching import Row
 from hf_posenc.eval.lm.measurable import trained_length_of_lm
 from hf_posenc.eval.lm.scorer import Scorer
+from hf_posenc.eval.lm.spans import Pass
 from hf_posenc.patching.patch import scheme_set_aside
 
 KeyScore = tuple[float, int]
@@ -39,27 +40,19 @@ class KeyTokenScorer(Scorer):
         ``front`` included. Tokens are chosen with the whole of ``ids`` at hand, up to the trained length.
         """
         unique = {id(request): request.args for request in requests}  # lm-eval repeats some to even out its processes
-        texts = {key: ending(args[1], args[2], args[3]) for key, args in unique.items()}
-        for text in texts.values():
-            self.check_length(len(text) - 1, "key_token_scores")
+        asked = {key: [Pass(ending(args[1], args[2], args[3]), args[4], ())] for key, args in unique.items()}
+        for (one,) in asked.values():
+            self.check_length(len(one.tokens) - 1, "key_token_scores")
         evaluator = next((args[-1] for args in unique.values()), "")
         chosen = self.evaluator(evaluator).key_tokens(list(unique.values()))
-        with self.bar(len(unique), "Scoring", disable_tqdm) as bar:
-            wanted = {texts[key]: args[4] for key, args in unique.items()}
-            scores = {text: found.double().cpu() for text, found, _ in self.scored(wanted)}
-            answers = {}
-            for key, args in unique.items():
-                mask = chosen[choice(args)]
-                answers[key] = (float(scores[texts[key]][mask].sum()), int(mask.sum()))
-                self.ticked(bar)
+        answers: dict[int, KeyScore] = {}
+        for key, _, scores, _ in self.answered(asked, disable_tqdm):
+            mask = chosen[choice(unique[key])]
+            answers[key] = float(scores.double().cpu()[mask].sum()), int(mask.sum())
         return [answers[id(request)] for request in requests]
 
     def evaluator(self, name: str) -> Any:
-        """The model object that chooses key tokens, loaded once; this one without a name.
-
-        Raises:
-            NotMeasurable: its tokens are others than those of the measured model.
-        """
+        """The model object that chooses key tokens, loaded once; this one without a name."""
         if not name:
             return self
         if self.chooser is None or self.chooser[0] != name:
@@ -74,11 +67,7 @@ class KeyTokenScorer(Scorer):
         return self.chooser[1]
 
     def key_tokens(self, requests: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], Tensor]:
-        """Which of the scored tokens are key tokens, for every choice that the requests ask for.
-
-        Raises:
-            LengthTooShort: the trained length has no room for more context than the short one.
-        """
+        """Which of the scored tokens are key tokens, for every choice that the requests ask for."""
         choices = {choice(args): args for args in requests}
         with scheme_set_aside(self.model):
             trained = trained_length_of_lm(self)

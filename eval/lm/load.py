@@ -14,12 +14,7 @@ from hf_posenc.eval.tasks.sweep import Count, checked
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
-    """Return the lm-eval model object of a live model, or of one by name; such an object is returned unchanged.
-
-    Raises:
-        WrongKind: ``model`` is none of these.
-        MissingPackage: lm-eval is not installed.
-    """
+    """Return the lm-eval model object of a live model, or of one by name; such an object is returned unchanged."""
     require_lm_eval()
     import torch
     from lm_eval.api.model import LM
@@ -79,11 +74,7 @@ def scheme_name(lm: Any) -> str:
 
 
 def refuse_loading(lm: Any, given: dict[str, Any]) -> None:
-    """Refuse arguments that would have to be known when a model object was made.
-
-    Raises:
-        UnknownOption: there is one.
-    """
+    """Refuse arguments that would have to be known when a model object was made."""
     for name, value in given.items():
         if name != "on_request" and value is not None:  # who reports progress may be anyone
             raise UnknownOption(

@@ -67,9 +67,6 @@ def token_scores(states: Tensor, tokens: Tensor, head: Head | None = None) -> tu
         states: logits ``[position, vocabulary]``, or what ``head`` makes them of, ``[position, width]``.
         tokens: ``[position]``.
         head: applied to a slice of the states at a time.
-
-    Raises:
-        NotANumber: one is NaN or infinite; a mean over it would be, too, and an accuracy would hide it.
     """
     scores = torch.empty(tokens.shape, dtype=torch.float32, device=states.device)
     greedy = torch.empty(tokens.shape, dtype=torch.bool, device=states.device)

@@ -7,13 +7,12 @@ lm-eval's own ``hf`` loads BERT as a decoder without a causal mask, which sees t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
 from lm_eval.api.instance import Instance
-from torch import Tensor, nn
 
 from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval.errors import NotMeasurable
@@ -29,9 +28,13 @@ class PosEncMLM(PosEncLM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[Scored]:
         """Log-probability of each target with all its tokens masked at once, and whether each token is the argmax."""
-        unique = {id(request): request for request in requests}  # lm-eval repeats some to even out its processes
+        return self.each(requests, self.masked_answer)
+
+    def each(self, requests: list[Instance], answer: Callable[..., Any]) -> list[Any]:
+        """The answers to requests, of which lm-eval repeats some to even out its processes."""
+        unique = {id(request): request.args for request in requests}
         self.expect(len(unique), "Scoring")
-        answers = {key: self.masked_answer(*request.args) for key, request in unique.items()}
+        answers = {key: answer(*args) for key, args in unique.items()}
         return [answers[id(request)] for request in requests]
 
     def masked_answer(self, context: str, target: str) -> Scored:
@@ -46,17 +49,18 @@ class PosEncMLM(PosEncLM):
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[list[float], list[bool]]]:
         """Log-probability of each masked token, and whether it is the argmax. Requests: ``(name, ids, positions)``."""
-        unique = {id(request): request for request in requests}
-        self.expect(len(unique), "Scoring")
-        answers = {key: self.scores(*request.args[1:]) for key, request in unique.items()}
-        return [answers[id(request)] for request in requests]
+        return self.each(requests, lambda name, ids, positions: self.scores(ids, positions))
 
+    @torch.no_grad()
     def scores(self, ids: list[int], positions: list[int]) -> tuple[list[float], list[bool]]:
         """Mask ``positions`` of ``ids`` and score the original tokens."""
         self.check_length(len(ids), "masked")
         check_row(self, ids)
-        with torch.no_grad(), self.precision(), self.seeded([tuple(ids)]):
-            scores, greedy = masked_scores(self.model, ids, positions, self.tokenizer.mask_token_id, self.device)
+        row, chosen = torch.tensor([ids], device=self.device), torch.tensor(positions, device=self.device)
+        hidden = row.clone()
+        hidden[0, chosen] = self.tokenizer.mask_token_id
+        with self.precision(), self.seeded([tuple(ids)]):
+            scores, greedy = token_scores(chosen_logits(self.model, hidden, chosen)[0], row[0, chosen])
         self.ticked()
         return scores.tolist(), greedy.tolist()
 
@@ -77,14 +81,3 @@ class PosEncMLM(PosEncLM):
         )
 
     loglikelihood_rolling = span_scores = key_token_scores = generate_until = refused
-
-
-def masked_scores(
-    model: nn.Module, ids: Sequence[int], positions: Sequence[int], mask_id: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Log-probability of the tokens at ``positions`` when all of them are masked, and whether each is the argmax."""
-    row = torch.tensor([list(ids)], device=device)
-    chosen = torch.tensor(list(positions), device=device)
-    hidden = row.clone()
-    hidden[0, chosen] = mask_id
-    return token_scores(chosen_logits(model, hidden, chosen)[0], row[0, chosen])

@@ -39,21 +39,13 @@ def trained_length_of_lm(lm: Any) -> int:
 
 
 def trained_length_under(lm: Any, entry: Entry) -> int:
-    """The trained length, in tokens, that a patch of the model of an lm-eval model object counts from.
-
-    Raises:
-        PosEncError: the scheme of the entry, or one of its options, is refused; or there is no adapter for the model.
-    """
+    """The trained length, in tokens, that a patch of the model of an lm-eval model object counts from."""
     base, adapter = base_model_of(lm.model)
     return trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
 
 
 def check_device(name: Any) -> None:
-    """Refuse a device that is not there; lm-eval would take the CPU instead.
-
-    Raises:
-        OptionOutOfRange: the device is not there.
-    """
+    """Refuse a device that is not there; lm-eval would take the CPU instead."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, TypeError, AssertionError) as error:  # the last where torch is built without it
@@ -63,27 +55,13 @@ def check_device(name: Any) -> None:
 
 
 def check_row(lm: Any, ids: Sequence[int]) -> None:
-    """Refuse a text that the model has no positions or no embeddings for.
-
-    Raises:
-        BeyondTable: it is longer than a learned position table.
-        InvalidInput: one of its tokens is outside the vocabulary.
-    """
+    """Refuse a text that the model has no positions or no embeddings for."""
     check_reach(lm, len(ids))
     check_vocabulary(lm.model, max(ids, default=0))
 
 
 def check_reach(lm: Any, length: int, asked_by: str = "") -> None:
-    """Refuse a length past the end of a learned position table, where the model itself raises an index error.
-
-    Args:
-        lm: lm-eval model object.
-        length: number of positions.
-        asked_by: what requests them, for the message.
-
-    Raises:
-        BeyondTable: the model has such a table, and it is shorter.
-    """
+    """Refuse a length past the end of a learned position table, where the model itself raises an index error."""
     if lm.report:  # a scheme checks its own reach
         return
     try:
@@ -109,11 +87,7 @@ def is_masked(model: Any) -> bool:
 
 
 def check_one_stack(config: Any) -> None:
-    """Refuse the configuration of an encoder–decoder, whose encoder would read the tokens to score.
-
-    Raises:
-        NotMeasurable: it is one.
-    """
+    """Refuse the configuration of an encoder–decoder, whose encoder would read the tokens to score."""
     if getattr(config, "is_encoder_decoder", False):
         raise NotMeasurable(
             f"This {config.model_type} is an encoder–decoder, and the tasks here score what one stack reads. Measure a "
@@ -122,15 +96,7 @@ def check_one_stack(config: Any) -> None:
 
 
 def check_head(loading: Mapping[str, Any], name: str) -> None:
-    """Refuse a checkpoint that lacks weights of the model, mostly its head, which transformers would draw at random.
-
-    Args:
-        loading: transformers' report of what it loaded.
-        name: of the checkpoint.
-
-    Raises:
-        CheckpointMismatch: a weight is missing; one of a pooler, which scores no token, may be.
-    """
+    """Refuse a checkpoint that lacks weights of the model, mostly its head, which transformers would draw at random."""
     missing = sorted(key for key in loading["missing_keys"] if not {"posenc", "pooler"} & set(key.split(".")))
     if missing:
         raise CheckpointMismatch(
@@ -164,11 +130,7 @@ def hold(model: Any) -> None:
 
 
 def refuse_unused(model: Any, options: dict[str, Any]) -> None:
-    """Refuse options that `HFLM` would silently ignore for a live model.
-
-    Raises:
-        UnknownOption: such an option was given.
-    """
+    """Refuse options that `HFLM` would silently ignore for a live model."""
     from lm_eval.models.huggingface import HFLM
 
     known = set(inspect.signature(HFLM.__init__).parameters) - {"self", "kwargs", *LOADING, *OTHER_WEIGHTS}
@@ -189,15 +151,7 @@ TOKENIZER_OPTIONS = ("add_bos_token",)  # of `HFLM`, which it passes on to a tok
 
 
 def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments ``pretrained``, ``peft`` and, where they are not given, ``tokenizer`` and ``dtype``.
-
-    Args:
-        name: of a model, of a PEFT adapter, or of a bundled model.
-        options: the other arguments of the caller; ``peft`` among them is the name of an adapter on the model.
-
-    Raises:
-        PosEncError: there is no such model; see `ModelName.of`.
-    """
+    """The arguments ``pretrained``, ``peft`` and, where they are not given, ``tokenizer`` and ``dtype``."""
     hub = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
     found = ModelName.of(name, adapter=options.get("peft") or None, hub=hub)
     own = {key: value for key, value in options.items() if key not in hub}

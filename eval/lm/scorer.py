@@ -8,7 +8,7 @@ together, padded on the left, where `Batched.pads` says that this is exact.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
@@ -55,48 +55,56 @@ class Scorer(Batched):
                     targets = torch.tensor(text[len(text) - count :], device=states.device)
                     yield text, *token_scores(states[end - count : end], targets, head)
 
+    def answered(
+        self, asked: Mapping[int, Sequence[Pass]], disable_tqdm: bool = False
+    ) -> Iterator[tuple[int, Pass, Tensor, Tensor]]:
+        """Yield every pass of every request with the scores of its last tokens, and whether each is the argmax."""
+        asking: dict[Row, list[tuple[int, Pass]]] = defaultdict(list)
+        for key, one in ((key, one) for key, some in asked.items() for one in some):
+            asking[one.tokens].append((key, one))
+        left = {key: len(some) for key, some in asked.items()}
+        wanted = {text: max(one.keep for _, one in some) for text, some in asking.items()}
+        with self.bar(len(asked), "Scoring", disable_tqdm) as bar, closing(self.scored(wanted)) as found:
+            for text, scores, greedy in found:
+                for key, one in asking[text]:
+                    own = slice(len(scores) - one.keep, None)
+                    yield key, one, scores[own], greedy[own]
+                    left[key] -= 1
+                    if not left[key]:
+                        self.ticked(bar)
+
     def _loglikelihood_tokens(
         self, requests: list[TokenRequest], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[Scored]:
-        asking: dict[Row, list[int]] = defaultdict(list)
-        wanted: dict[Row, int] = defaultdict(int)
+        asked: dict[int, list[Pass]] = {}
         for number, (_, context, target) in enumerate(requests):
             self.check_length(len(context) + len(target) - 1, "loglikelihood")  # the last token is never an input
             text = tuple((context + target)[-(self.max_length + 1) :])
-            asking[text].append(number)
-            wanted[text] = max(wanted[text], len(target))
-        answers: dict[int, Scored] = {}
-        with self.bar(len(requests), "Scoring", disable_tqdm) as bar, closing(self.scored(wanted)) as found:
-            for text, scores, greedy in found:
-                for number in asking[text]:
-                    own = slice(len(scores) - len(requests[number][2]), None)
-                    answers[number] = float(scores[own].sum()), bool(greedy[own].all())
-                    self.ticked(bar)
-        return [answers[number] for number in range(len(requests))]
+            asked[number] = [Pass(text, len(target), ())]
+        answers = {
+            number: (float(scores.sum()), bool(greedy.all()))
+            for number, _, scores, greedy in self.answered(asked, disable_tqdm)
+        }
+        return [answers[number] for number in asked]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood of whole texts, each token once, after one begin token.
 
         lm-eval puts a second begin token before that of the tokenizer and scores the first. Past `max_length`, where
         that was allowed, the text is scored in disjoint windows, as in lm-eval.
-
-        Raises:
-            TextTooShort: a text is empty.
         """
-        windows: list[TokenRequest] = []
-        owners: list[int] = []
+        asked: dict[int, list[Pass]] = {}
         for owner, (text,) in enumerate(request.args for request in requests):
             ids = self.tok_encode(text)
             ids = ids[1:] if ids[:1] == [self.prefix_token_id] else ids
             if not ids:
                 raise TextTooShort(f"Document {owner} is empty, it has no tokens to score. Leave it out.")
             self.check_length(len(ids), "loglikelihood_rolling")
-            for window in get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1):
-                windows.append((None, *make_disjoint_window(window)))
-                owners.append(owner)
+            windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
+            asked[owner] = [Pass((*a, *b), len(b), ()) for a, b in map(make_disjoint_window, windows)]
         totals = [0.0] * len(requests)
-        for owner, (score, _) in zip(owners, self._loglikelihood_tokens(windows, disable_tqdm), strict=True):
-            totals[owner] += score
+        for owner, _, scores, _ in self.answered(asked, disable_tqdm):
+            totals[owner] += float(scores.sum())
         return totals
 
     def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[SpanScore]]:
@@ -106,23 +114,13 @@ class Scorer(Batched):
         """
         unique = {id(request): request for request in requests}  # lm-eval repeats some to even out its processes
         prefixes = self.prefixes
-        passes_of = {key: passes(*request.args[1:], prefixes=prefixes) for key, request in unique.items()}
-        left = {key: len(some) for key, some in passes_of.items()}
-        asking: dict[Row, list[tuple[int, Pass]]] = defaultdict(list)
-        for key, one in ((key, one) for key, some in passes_of.items() for one in some):
+        asked = {key: passes(*request.args[1:], prefixes=prefixes) for key, request in unique.items()}
+        for one in (one for some in asked.values() for one in some):
             self.check_length(len(one.tokens) - 1, "span_scores")
-            asking[one.tokens].append((key, one))
-        wanted = {text: max(one.keep for _, one in some) for text, some in asking.items()}
         answers = {key: [(0.0, 0)] * len(request.args[3]) for key, request in unique.items()}
-        with self.bar(len(unique), "Scoring", disable_tqdm) as bar, closing(self.scored(wanted)) as found:
-            for text, scores, greedy in found:
-                for key, one in asking[text]:
-                    for number, where in one.answers:
-                        own, right = scores[-one.keep :][where], greedy[-one.keep :][where]
-                        answers[key][number] = float(own.double().sum()), int(right.sum())
-                    left[key] -= 1
-                    if not left[key]:
-                        self.ticked(bar)
+        for key, one, scores, greedy in self.answered(asked, disable_tqdm):
+            for number, where in one.answers:
+                answers[key][number] = float(scores[where].double().sum()), int(greedy[where].sum())
         return [answers[id(request)] for request in requests]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -174,10 +172,6 @@ def carriers(inputs: Mapping[Row, Sequence[Row]], wanted: Mapping[Row, int]) -> 
     Valid only where a token's score depends on the tokens before it alone; the caller checks that. Two targets for one
     context, such as the choices of a question, do not go on from each other, even where one begins with the other: they
     keep a pass each, and with it the very numbers of lm-eval.
-
-    Args:
-        inputs: inputs, with the texts that they are of.
-        wanted: tokens at the end of each text that are scored.
     """
     found: dict[Row, Row] = {}
     for row, after in reversed(list(pairwise(sorted(inputs)))):  # sorting puts common prefixes next to each other

@@ -29,12 +29,9 @@ LENGTH_DEPENDENT = {"dynamic", "longrope"}
 
 @dataclass(frozen=True)
 class Pass:
-    """Tokens of one forward pass, how many of the last are scored, and the spans answered by it.
+    """Tokens of one forward pass, of which the last is a target only, and how many at its end are scored.
 
-    Attributes:
-        tokens: input and targets; the last is a target only.
-        keep: how many at the end are scored.
-        answers: number of each span, and the slice of its scores among those kept.
+    It answers spans by their numbers, each by a slice of the scores that are kept.
     """
 
     tokens: tuple[int, ...]
@@ -43,11 +40,7 @@ class Pass:
 
 
 def passes(front: Sequence[int], ids: Sequence[int], spans: Sequence[Span], *, prefixes: bool) -> list[Pass]:
-    """Forward passes that score ``spans`` of ``ids``, each with ``front`` before it.
-
-    Args:
-        prefixes: whether one pass may score every prefix of its text.
-    """
+    """Forward passes that score ``spans`` of ``ids`` after ``front``; of ``prefixes`` of a text, one scores all."""
     groups: dict[tuple[int, int], list[int]] = {}
     last: dict[int, int] = {}
     for start, _, end in spans:

@@ -30,11 +30,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write ``results.json``, ``results.csv``, ``results.md``, ``documents.jsonl`` and ``page.html``, all or none.
-
-    Raises:
-        StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
-    """
+    """Write ``results.json``, ``results.csv``, ``results.md``, ``documents.jsonl`` and ``page.html``, all or none."""
     results = results_of(comparison)
     if ranked := rankings(comparison):
         results["ranks"] = [line.to_dict() for lines in ranked.values() for line in lines]

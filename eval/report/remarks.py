@@ -121,12 +121,7 @@ def tasks_beyond_the_model(comparison: Comparison) -> Iterator[str]:
 
 
 def gate_remark(gate: Gate, carried: str | None) -> str:
-    """Say that the model cannot do a task at its own length, or that this is not known.
-
-    Args:
-        gate: of the task.
-        carried: scheme of the checkpoint, under which the gate was measured.
-    """
+    """Say that a model, under the scheme it may have carried, cannot do a task at its own length, or may not."""
     where = f"at the trained length, {gate.length:,} tokens,"
     of = f" ({model_title(gate.model)})" if gate.model else ""
     model = f"the model as saved, with scheme {carried}" if carried else "the unpatched model"

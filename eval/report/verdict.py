@@ -13,17 +13,27 @@ SURE: tuple[Verdict, ...] = ("better", "worse", "different")
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return the sentence; empty where nothing is compared with a baseline.
+    """Return the sentence, or one for each model; empty where nothing is compared with a baseline.
 
-    The baseline is the chosen reference, or else the first line that is unpatched. Each task speaks by its first metric
-    that is shown, and p-values are those of the marks.
+    The baseline is the chosen reference; else, of each model, its own first line that is unpatched. Each task speaks by
+    its first metric that is shown, and p-values are those of the marks.
     """
-    unpatched = (label for label, one in comparison.entries.items() if one["scheme"] is None)
-    baseline = comparison.about.get("against") or next(unpatched, None)
-    if baseline is None:
-        return ""
+    against = comparison.about.get("against")
+    if against is not None:
+        return verdict_from(comparison, against, comparison.labels)
+    lines: dict[str, list[str]] = {}
+    for label in comparison.labels:
+        if (baseline := comparison.baseline_of(label)) is not None:
+            lines.setdefault(baseline, []).append(label)
+    return " ".join(filter(None, (verdict_from(comparison, *one) for one in lines.items())))
+
+
+def verdict_from(comparison: Comparison, baseline: str, labels: Sequence[str]) -> str:
+    """The sentence on the lines ``labels`` against ``baseline``; empty where none of them is another line."""
     length = max(comparison.about["lengths"])
-    differences = [one for one in comparison.differences_from(baseline) if one.length == length]
+    differences = [
+        one for one in comparison.differences_from(baseline) if one.length == length and one.scheme in labels
+    ]
     parts = []
     for task in comparison.tasks():
         metric = next(iter(shown_metrics(comparison, task)), None)

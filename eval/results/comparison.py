@@ -50,14 +50,13 @@ class Comparison:
 
     def trained_length_of(self, label: str) -> int:
         """Trained length of the model that an entry is on."""
-        models = {model["digest"]: model["trained_length"] for model in self.about.get("models", ())}
-        return int(models.get(self.entries[label].get("model_digest"), self.about["trained_length"]))
+        models = {model["name"]: model["trained_length"] for model in self.about.get("models", ())}
+        return int(models.get(self.model_of(label), self.about["trained_length"]))
 
     def baseline_of(self, label: str) -> str | None:
         """Label of the unpatched entry on the same model; None without one."""
-        digest = self.entries[label].get("model_digest")
         unpatched = (name for name, one in self.entries.items() if one["scheme"] is None)
-        return next((name for name in unpatched if self.entries[name].get("model_digest") == digest), None)
+        return next((name for name in unpatched if self.model_of(name) == self.model_of(label)), None)
 
     @cached_property
     def entries(self) -> dict[str, dict[str, Any]]:

@@ -33,14 +33,9 @@ SLACK = log(1.05)
 
 @dataclass(frozen=True)
 class EffectiveLength:
-    """The effective context length of a scheme on a task.
+    """The longest measured length whose score passes a threshold, and those of the bounds of its 95 % interval.
 
-    Attributes:
-        scheme: label of the entry.
-        task, metric: what decides.
-        threshold: of the score.
-        length: the longest measured length that passes, tokens; 0 where none does.
-        low, high: the same of the bounds of the score's 95 % interval.
+    Lengths are in tokens, and 0 where none passes.
     """
 
     scheme: str
@@ -129,14 +124,10 @@ class Gate:
     """What the unpatched model reaches on a task at its trained length.
 
     Attributes:
-        task: lm-eval task.
-        model: name of the model in reports.
         length: trained length, tokens.
         metric: the share that decides; empty where the task could not be measured.
         value, low, high: its mean over documents and 95 % interval, 0 … 1; without an interval, the mean three times.
-        n: documents.
         open: whether ``low`` exceeds ``threshold``.
-        threshold: what ``low`` is compared with.
         reason: why it could not be measured.
     """
 

@@ -73,13 +73,7 @@ class Difference:
 def paired_differences(
     scores: Mapping[str, Sequence[DocumentScore]], reference: str, better: Mapping[tuple[str, str], bool | None]
 ) -> list[Difference]:
-    """Differences of every scheme from the reference, over all depths.
-
-    Args:
-        scores: of each scheme's documents, by label.
-        reference: label.
-        better: whether higher is better, by task and metric.
-    """
+    """Differences of every scheme from the reference, over all depths; ``better`` says whether higher is."""
     base = by_row(scores[reference])
     found = [
         difference

@@ -28,14 +28,12 @@ class Ranked:
     """A line of a comparison on one task at the longest length.
 
     Attributes:
-        scheme, task, metric: label of the line, and what decides.
-        length: tokens.
         value, low, high: score and its 95 % interval; None without one.
         first, last, of: places that are possible among the lines that are compared; None for a line without a score.
         behind: its difference from the first line over the same documents; None for that, and without a score.
         effective: None where the metric has no threshold, or the model cannot do the task at its trained length.
         time: seconds of the cell over those of the unpatched line; None where there is none.
-        cache_per_token: bytes of the KV cache for each token; None without one.
+        cache_per_token: bytes of the KV cache.
         on_front: whether no other line is both faster and better.
     """
 

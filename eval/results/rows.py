@@ -11,16 +11,13 @@ section II, for a regression on a constant alone.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, isclose, isfinite, sqrt
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.eval.tasks.sweep import REPEATED, parse_metric
 from hf_posenc.eval.texts.sampling import distinct
 
@@ -89,8 +86,9 @@ def task_rows(
         label = labelled(name, chosen, len(filters))
         metric, length, depth = parse_metric(label) or (label, None, None)
         stderr = number(metrics.get(f"{name}_stderr,{chosen}"))
-        if loss := loss_of(metric, length):
-            stderr = times(value, number(metrics.get(f"{loss}_L{length}_stderr,{chosen}")))
+        if loss := loss_of(metric, length):  # d exp(x) = exp(x) dx
+            error = number(metrics.get(f"{loss}_L{length}_stderr,{chosen}"))
+            stderr = error and value * error
         yield Row(model, scheme, task, length, depth, metric, float(value), stderr, n, None, better.get(name))
 
 
@@ -101,7 +99,7 @@ def with_error(row: Row, errors: Mapping[RowKey, tuple[float | None, int]]) -> R
     if key not in errors:
         return row
     stderr, clusters = errors[key]
-    return replace(row, stderr=times(row.value, stderr) if loss else stderr, clusters=clusters)
+    return replace(row, stderr=stderr and row.value * stderr if loss else stderr, clusters=clusters)
 
 
 def loss_of(metric: str, length: int | None) -> str:
@@ -112,16 +110,6 @@ def loss_of(metric: str, length: int | None) -> str:
 def is_perplexity(metric: str) -> bool:
     """Whether a metric, ours or lm-eval's, is the exponential of a loss: ``ppl``, ``word_perplexity``."""
     return metric.partition(",")[0].endswith(("ppl", "perplexity"))
-
-
-def times(value: float, error: float | None) -> float | None:
-    """Standard error of an exponential: d exp(x) = exp(x) dx."""
-    return None if error is None else value * error
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` as JSON, atomically; values without a JSON form, such as functions, are written as text."""
-    write_bytes(path, (json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n").encode())
 
 
 def remarks_on(results: Mapping[str, Any], rows: Iterable[Row]) -> list[str]:

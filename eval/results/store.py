@@ -27,9 +27,6 @@ FORMAT = 3
 class Store:
     """An open store, exclusively locked until it is closed.
 
-    Args:
-        path: of the SQLite file; created with its folder if missing.
-
     Raises:
         StoreUnusable: the file cannot be opened, is in use, or is another program's.
     """

@@ -47,6 +47,9 @@ def perplexity(losses: Sequence[float]) -> float:
     return math.exp(mean(losses))
 
 
+LOSS: dict[str, Metric] = {"nll": (mean, False), "ppl": (perplexity, False)}
+
+
 class LengthSweep(ConfigurableTask):
     """A task with one request per length and document; subclasses write documents, requests and scores."""
 
@@ -139,13 +142,14 @@ class LengthSweep(ConfigurableTask):
         """Build the requests of this process.
 
         lm-eval's request cache is left out: it is keyed by the name of the task alone and would answer with prompts of
-        other lengths.
-
-        Raises:
-            TaskOptionOutOfRange: there are fewer documents than processes, and one would have nothing to do.
-            NotMeasurable: examples, a conversation or a system instruction are asked for, and prompts have none.
+        other lengths. Refused is what would be recorded and not used: examples, a conversation, a system instruction.
         """
-        refuse_prompting(self.config, options)
+        asked = {"num_fewshot": self.config.num_fewshot, **options}
+        if (name := next(filter(asked.get, SHAPING), None)) is not None:
+            raise NotMeasurable(
+                f"{self.config.task} writes prompts of its own, of exactly the length asked for, so {name} has no "
+                "effect on them. Leave it out; lm-eval's own tasks take it."
+            )
         documents = min(len(self.eval_docs), int(limit) if limit else len(self.eval_docs))
         if documents < world_size:
             raise TaskOptionOutOfRange(
@@ -184,7 +188,7 @@ class LengthSweep(ConfigurableTask):
 class PerplexityTask(LengthSweep):
     """Loss of the same last tokens after ever more text."""
 
-    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
+    metrics = LOSS
 
     def documents(self) -> list[Doc]:
         """Windows of held-out text, or of the user's."""
@@ -247,18 +251,3 @@ def repeated_prompts(documents: Sequence[Mapping[str, Any]], cells: Sequence[Any
         for length, prompts in at_length.items()
         if len(set(prompts)) < len(prompts)
     }
-
-
-def refuse_prompting(config: Any, options: Mapping[str, Any]) -> None:
-    """Refuse examples, a conversation or a system instruction, which would be recorded and not used.
-
-    Raises:
-        NotMeasurable: one is asked for.
-    """
-    asked = {"num_fewshot": config.num_fewshot, **options}
-    for name in SHAPING:
-        if asked.get(name):
-            raise NotMeasurable(
-                f"{config.task} writes prompts of its own, of exactly the length asked for, so {name} has no effect "
-                "on them. Leave it out; lm-eval's own tasks take it."
-            )

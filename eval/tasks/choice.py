@@ -160,11 +160,7 @@ class ClassificationTask(ChoiceTask):
 
     @property
     def labels(self) -> int:
-        """The number of kinds.
-
-        Raises:
-            TaskOptionOutOfRange: more are asked for than there are.
-        """
+        """The number of kinds."""
         known = len(self.kinds or WORDS)
         labels = self.options.labels or min(6, known)
         if labels > known:

@@ -122,17 +122,12 @@ class CopyGainTask(StringTask):
     metrics: ClassVar[dict[str, Metric]] = {"gain": (mean, True), "gain_over_other": (mean, True), "nll": (mean, False)}
 
     def documents(self) -> list[Doc]:
-        """Windows of the text, each with the passage of another window as control.
-
-        Raises:
-            TaskOptionOutOfRange: there is only one window.
-        """
+        """Windows of the text, each with the passage of another window as control."""
         self.check_room_twice()
         found = SpanTask.documents(self)
         if len(found) < 2:
             raise TaskOptionOutOfRange(
-                f"{self.name} compares a passage with that of another window, got {len(found)} window. "
-                "Ask for 2 samples or more."
+                f"{self.name} compares the passages of two windows, got {len(found)} window. Ask for 2 samples or more."
             )
         passages = [doc["ids"][-self.sweep.scored :] for doc in found]
         return [doc | {"other": passages[(number + len(found) // 2) % len(found)]} for number, doc in enumerate(found)]
@@ -158,11 +153,7 @@ class CopyGainTask(StringTask):
 
 
 def ordinary_tokens(tokenizer: Any, count: int) -> list[int]:
-    """The first ``count`` tokens that are not special; in a trained vocabulary the first are the most frequent.
-
-    Raises:
-        TokenizerTooPoor: there are fewer than `FEWEST`.
-    """
+    """The first ``count`` tokens that are not special; in a trained vocabulary the first are the most frequent."""
     special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
     found = [token for token in sorted(tokenizer.get_vocab().values()) if token not in special][:count]
     if len(found) < FEWEST:
@@ -180,11 +171,7 @@ def copied(string: Sequence[int], room: int) -> list[int]:
 
 
 def induced(filler: Sequence[int], pair: tuple[int, int], depth: float, room: int) -> list[int]:
-    """The end of ``filler`` with ``pair`` at ``depth``, and the pair again: ``room`` tokens.
-
-    Raises:
-        LengthTooShort: the pair does not fit twice with a token between.
-    """
+    """The end of ``filler`` with ``pair`` at ``depth``, and the pair again: ``room`` tokens."""
     free = room - 4
     if free < 1:
         raise LengthTooShort(f"A pair that comes twice does not fit {room} tokens. Ask for lengths above {room + 4}.")

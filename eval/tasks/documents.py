@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
-
-from lm_eval.api.metrics import mean
 
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.lm.spans import Span
-from hf_posenc.eval.tasks.base import Doc, Metric, loss_and_perplexity, perplexity
+from hf_posenc.eval.tasks.base import Doc
 from hf_posenc.eval.tasks.perplexity import SpanTask
 from hf_posenc.eval.tasks.sweep import Paths, TaskOptions
 from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
@@ -34,14 +31,9 @@ class DocsTask(SpanTask):
     """Loss of the last tokens of windows of documents, at every length."""
 
     Options = TaskOptions.plus(docs=(Paths, ()), from_start=(bool, False))
-    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     def documents(self) -> list[Doc]:
-        """``samples`` windows of the first documents that are long enough, at least one of each.
-
-        Raises:
-            TextTooShort: none is.
-        """
+        """``samples`` windows of the first documents that are long enough, at least one of each."""
         check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
         found: list[Tokenized] = []
         empty = short = seen = 0
@@ -81,11 +73,7 @@ class DocsTask(SpanTask):
         return found
 
     def own_documents(self) -> Iterable[Document]:
-        """The documents that ``docs`` names, read one after another; else those of the text.
-
-        Raises:
-            UnreadableDocuments: there are neither.
-        """
+        """The documents that ``docs`` names, read one after another; else those of the text."""
         if self.options.docs:
             return TextSource.of_names(self.options.docs).fitted(self.sweep.field, self.sweep.separator).documents()
         if self.sweep.text is None:
@@ -103,7 +91,3 @@ class DocsTask(SpanTask):
         """The target after as much context as each length has room for."""
         size, first = self.size(), self.size() - self.sweep.scored
         return [[(size - length + len(self.front), first, size)] for length in self.sweep.lengths]
-
-    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
-        """Loss in nats/token."""
-        return [loss_and_perplexity(loss / self.sweep.scored) for (loss,) in self.losses(results)]

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.errors import NotMeasurable
-from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
+from hf_posenc.eval.tasks.base import LOSS, Doc, LengthSweep, loss_and_perplexity
 from hf_posenc.eval.texts.sampling import Tokenized
 from hf_posenc.eval.texts.windows import check_room
 
@@ -30,7 +30,7 @@ class MaskedTask(LengthSweep):
     request_type = "masked_tokens"
     copies = 0
     """Copies of the whole target at the front."""
-    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False), "recall": (mean, True)}
+    metrics = LOSS | {"recall": (mean, True)}
 
     def documents(self) -> list[Doc]:
         """Token ids at every length, and the masked positions, counted back from the end of the text."""

@@ -22,7 +22,7 @@ from lm_eval.api.metrics import mean
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.lm.spans import Span, front_of
-from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
+from hf_posenc.eval.tasks.base import LOSS, Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
 from hf_posenc.eval.tasks.sweep import Count, TaskOptions
 from hf_posenc.eval.texts.held_out import HeldOutText
 from hf_posenc.eval.texts.windows import check_room
@@ -35,6 +35,7 @@ class SpanTask(LengthSweep):
     """A task whose documents are token ids and whose requests are spans of them, one or more per length."""
 
     request_type = "span_scores"
+    metrics = LOSS
 
     def documents(self) -> list[Doc]:
         """Stretches of tokens from all parts of the text."""
@@ -67,20 +68,21 @@ class SpanTask(LengthSweep):
         answers = iter(results[0])
         return [[-next(answers)[0] for _ in spans] for spans in self.spans()]
 
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
+        """Loss of all tokens of the spans of a length, nats/token."""
+        sizes = [sum(end - first for _, first, end in spans) for spans in self.spans()]
+        return [
+            loss_and_perplexity(sum(losses) / size) for losses, size in zip(self.losses(results), sizes, strict=True)
+        ]
+
 
 class HeldOutTask(SpanTask):
     """Loss on the windows that a fine-tuning run measured: its last held-out losses, on the model that it wrote."""
 
-    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
     front: ClassVar[list[int]] = []  # as in training, where rows of tokens begin anywhere
 
     def documents(self) -> list[Doc]:
-        """The windows of the run.
-
-        Raises:
-            BadComparison: The text is not that of a run.
-            LengthContradiction: It is shorter than the longest length.
-        """
+        """The windows of the run."""
         from hf_posenc.training.dataset import HeldOutWindows
 
         sweep, text = self.sweep, self.text
@@ -100,10 +102,6 @@ class HeldOutTask(SpanTask):
         end = self.sweep.longest
         return [[(end - length, end - self.sweep.scored, end)] for length in self.sweep.lengths]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
-        """Loss in nats/token."""
-        return [loss_and_perplexity(loss / self.sweep.scored) for (loss,) in self.losses(results)]
-
 
 class TokenLossTask(SpanTask):
     """Loss by position: at length L of the tokens between the length before and L, and of all tokens up to L.
@@ -111,9 +109,7 @@ class TokenLossTask(SpanTask):
     ``nll_L512`` is that of the stretch that ends there, ``prefix_nll_L512`` that of a text of 512 tokens as a whole.
     """
 
-    metrics: ClassVar[dict[str, Metric]] = {
-        "nll": (mean, False), "ppl": (perplexity, False), "prefix_nll": (mean, False), "prefix_ppl": (perplexity, False)
-    }  # fmt: skip
+    metrics = LOSS | {"prefix_nll": (mean, False), "prefix_ppl": (perplexity, False)}
 
     def spans(self) -> list[list[Span]]:
         """The last stretch of each length, and all of it; a token without any before it is not scored."""
@@ -145,7 +141,6 @@ class SlidingTask(SpanTask):
     """
 
     Options = TaskOptions.plus(stride=(Count, 256), stretch=(Count, 1), from_start=(bool, False))
-    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """A stretch of four strides."""
@@ -166,17 +161,9 @@ class SlidingTask(SpanTask):
         """The windows of each length."""
         return [slid(*self.target, length - len(self.front), self.options.stride) for length in self.sweep.lengths]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
-        """Loss in nats/token."""
-        return [loss_and_perplexity(sum(losses) / self.options.stretch) for losses in self.losses(results)]
-
 
 def slid(first: int, last: int, length: int, stride: int) -> list[Span]:
-    """Windows of at most ``length`` tokens that score the tokens from ``first`` to ``last`` once each, in order.
-
-    Raises:
-        LengthTooShort: the stride leaves no room for a token before those scored.
-    """
+    """Windows of at most ``length`` tokens that score the tokens from ``first`` to ``last`` once each, in order."""
     if length <= stride:
         raise LengthTooShort(
             f"A window of {length} tokens has no room for context before {stride} scored ones. "

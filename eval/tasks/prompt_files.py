@@ -76,11 +76,7 @@ class PromptFileTask(RetrievalTask):
     prompt: ClassVar[type[RulerPrompt] | type[BabilongPrompt]]
 
     def documents(self) -> list[Doc]:
-        """Sets of prompts, one of each length.
-
-        Raises:
-            LengthTooShort: no prompt is of one of the lengths.
-        """
+        """Sets of prompts, one of each length."""
         prompts = list(local_records(self.options.data, self.name, self.prompt))
         sizes = [self.count(prompt.text) + self.room(prompt) for prompt in prompts]
         found: list[list[Prompt]] = []

@@ -36,14 +36,7 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 class FileQuestion(Record):
-    """A question of a file.
-
-    Attributes:
-        question: as it is asked.
-        answers: accepted ones; the first is scored.
-        needed: documents that hold the answer.
-        beside: its own distractors.
-    """
+    """A question of a file: the first accepted answer is scored; beside the needed documents are its distractors."""
 
     question: Text
     answers: Texts = Field(validation_alias=AliasChoices("answers", "answer"))
@@ -85,14 +78,7 @@ def rows(columns: Any) -> Any:
 
 
 class DocumentQuestion(Notes):
-    """One question, among any number of documents.
-
-    Args:
-        seed: of order and depths.
-        depth: of the first needed document among the others.
-        asked: the question.
-        pool: documents of all questions; those of other questions follow its own distractors, again and again.
-    """
+    """One question, among any number of documents."""
 
     intro = "Answer the question from these documents, in a few words.\n\n"
 
@@ -139,11 +125,7 @@ class FileQuestionsTask(RetrievalTask):
         return tuple(dict.fromkeys(text for asked in self.questions for text in (*asked.needed, *asked.beside)))
 
     def documents(self) -> list[Doc]:
-        """Questions in random order whose documents leave room at the shortest length, ``keys`` of them.
-
-        Raises:
-            LengthTooShort: there is none.
-        """
+        """Questions in random order whose documents leave room at the shortest length, ``keys`` of them."""
         order = random.Random(f"{self.name}-{self.sweep.seed}").sample(range(len(self.questions)), len(self.questions))
         most, sizes = self.options.question_tokens, []
         documents: list[Doc] = []

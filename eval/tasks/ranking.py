@@ -47,11 +47,7 @@ class GradedDocument(Record):
 
 
 def any_relevant(documents: tuple[GradedDocument, ...]) -> tuple[GradedDocument, ...]:
-    """The same documents.
-
-    Raises:
-        ValueError: none of them is relevant.
-    """
+    """The same documents."""
     if not any(document.relevance > 0 for document in documents):
         raise ValueError("No document has a relevance above 0")
     return documents

@@ -111,11 +111,7 @@ class RetrievalTask(LengthSweep):
         ]
 
     def check_readable(self, answers: Sequence[str]) -> None:
-        """Refuse a tokenizer that cannot represent the answers.
-
-        Raises:
-            TokenizerTooPoor: an answer is no token, or an unknown one.
-        """
+        """Refuse a tokenizer that cannot represent the answers."""
         for answer in answers:
             ids = self.tokenizer(f" {answer}", add_special_tokens=False)["input_ids"]
             if not ids or self.tokenizer.unk_token_id in ids:
@@ -184,16 +180,7 @@ Kind = TypeVar("Kind", bound=Record)
 
 
 def local_records(sources: Sequence[str | Path], task: str, kind: type[Kind]) -> Iterator[Kind]:
-    """Every record of some files and folders.
-
-    Args:
-        sources: files and folders.
-        task: what needs them, for the error.
-        kind: of the records.
-
-    Raises:
-        UnreadableDocuments: there is no source, it cannot be read, or a record lacks what is needed.
-    """
+    """Every record of some files and folders."""
     if not sources:
         raise UnreadableDocuments(
             f"The task {task} reads its documents from a file, and none is named. Pass data=FILE (--set data=FILE)."

@@ -36,11 +36,7 @@ class HaystackTask(RetrievalTask):
         return {"haystack": OWN_TEXT} if self.own_sentences else {}
 
     def exercise(self, seed: str, depth: float) -> Exercise:
-        """The exercise of a sample, in the haystack.
-
-        Raises:
-            TaskOptionOutOfRange: the haystack is a text, and none is given.
-        """
+        """The exercise of a sample, in the haystack."""
         if self.reads_text and not self.own_sentences:
             raise TaskOptionOutOfRange("haystack is 'text', and no text is given. Pass one, or another haystack.")
         return super().exercise(seed, depth)
@@ -88,11 +84,7 @@ class CommonWordsTask(RetrievalTask):
     make = CommonWords
 
     def exercise(self, seed: str, depth: float) -> Exercise:
-        """A list with common words.
-
-        Raises:
-            TaskOptionOutOfRange: the others come as often.
-        """
+        """A list with common words."""
         often, rarely = self.options.often, self.options.rarely
         if often <= rarely:
             raise TaskOptionOutOfRange(f"often must be more than rarely, got {often} and {rarely}. Raise often.")

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from annotated_types import Interval, MinLen
 from pydantic import (
@@ -38,11 +38,7 @@ REPEATED = "repeated_prompts"
 
 
 def number(value: Any) -> Any:
-    """A number of any library as Python's.
-
-    Raises:
-        ValueError: it is a truth value, which Python counts as a number.
-    """
+    """A number of any library as Python's."""
     if isinstance(value, bool):
         raise ValueError("A number is needed, not a truth value")
     return index(value) if hasattr(value, "__index__") else value
@@ -74,11 +70,7 @@ def ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def longest_of(longest: int | None, lengths: Sequence[int]) -> int:
-    """Tokens available before every target; by default the longest of the lengths.
-
-    Raises:
-        TaskOptionOutOfRange: a length is longer.
-    """
+    """Tokens available before every target; by default the longest of the lengths."""
     if longest and longest < max(lengths):
         raise TaskOptionOutOfRange(
             f"longest is {longest}, shorter than length {max(lengths)}. Raise it, or leave it out."
@@ -100,20 +92,18 @@ class TaskOptions(BaseModel):
     """Options of a task: checked, with defaults filled in; the results name them all."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+    errors: ClassVar[Mapping[str, type[PosEncError]]] = {}
+    """Option to the error of a wrong one, where that is another than `TaskOptionOutOfRange`."""
 
     @classmethod
     def of(cls: type[Own], metadata: Mapping[str, Any]) -> Own:
-        """The options that a task's metadata has, other entries left out; None stands for a default.
-
-        Raises:
-            TaskOptionOutOfRange: an option is missing or makes no sense.
-        """
+        """The options that a task's metadata has, other entries left out; None stands for a default."""
         given = {name: metadata[name] for name in cls.model_fields if metadata.get(name) is not None}
         try:
             return cls(**given)
         except ValidationError as error:
-            name = str(error.errors()[0]["loc"][0])
-            raise refusal(name, given.get(name), error) from None
+            name = str(next(iter(error.errors()[0]["loc"]), ""))
+            raise refusal(name, given.get(name), error, cls.errors.get(name, TaskOptionOutOfRange)) from None
 
     @classmethod
     def plus(cls, **others: Any) -> type[TaskOptions]:
@@ -172,11 +162,7 @@ class Sweep(Sampled):
 
 
 def checked(name: str, kind: Any, value: Any) -> Any:
-    """A value of an annotated type, such as `Count`.
-
-    Raises:
-        TaskOptionOutOfRange: it is of another type, or out of bounds.
-    """
+    """A value of an annotated type, such as `Count`."""
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:

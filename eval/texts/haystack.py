@@ -121,9 +121,7 @@ class Notes:
     """Filler with needles in it, and a question about them: at every length the same, behind more filler.
 
     Attributes:
-        intro: of the prompt.
         needles: depth and text of each.
-        filler: what surrounds them.
         question: up to where the answer begins.
         answers: in the order of the question.
         pinned: index of the answer at the depth that was asked for.
@@ -206,17 +204,7 @@ def repeated(texts: Sequence[str]) -> Supply:
 
 
 def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
-    """Return the largest number of units whose prompt has at most ``length`` tokens.
-
-    Args:
-        tokens: token count of the prompt with a number of units.
-        length: in tokens.
-        what: name of the prompt for the error, such as ``"passkey"``.
-
-    Raises:
-        LengthTooShort: not even a prompt without filler fits.
-        TokenizerTooPoor: more units than tokens fit.
-    """
+    """Return the largest number of units whose prompt has at most ``length`` tokens."""
     low, low_cost, high, high_cost = 0, tokens(0), length + 1, 0
     if low_cost > length:
         raise LengthTooShort(

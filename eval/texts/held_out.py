@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_posenc.checkpoints.model_name import HELD_OUT as HELD_OUT_FILE
-from hf_posenc.checkpoints.model_name import ModelName, local_name
+from hf_posenc.checkpoints.held_out_texts import measured_run
+from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.errors import BadComparison, shown
 from hf_posenc.eval.catalogue import read_by, without_groups
@@ -23,12 +21,7 @@ Own = TypeVar("Own", bound=Measurement)
 
 
 class HeldOutText(MeasuredText):
-    """The documents that a run held out, and how it measured them.
-
-    Attributes:
-        tokens: of the documents, ``[token]``.
-        windows: settings that make the windows of the run.
-    """
+    """The documents that a run held out, their tokens ``[token]``, and the settings that make its windows."""
 
     def __init__(
         self, documents: tuple[Document, ...], label: str, digest: str, tokens: Tensor, windows: dict[str, Any]
@@ -38,11 +31,7 @@ class HeldOutText(MeasuredText):
 
     @classmethod
     def of_run(cls, folder: Path) -> HeldOutText:
-        """Read the held-out text of a run again.
-
-        Raises:
-            CheckpointMismatch: It is gone, or has changed.
-        """
+        """Read the held-out text of a run again."""
         from hf_posenc.training.held_out import HeldOut
 
         record, tokenizer = HeldOut.of_run(folder), tokenizer_of(ModelName.of(folder))
@@ -65,14 +54,6 @@ def with_held_out(settings: Own, models: Iterable[Any]) -> Own:
     """The settings, with text and windows of the fine-tuning run that is among the models.
 
     They are unchanged where a text is named, no model is of a run, or no task reads a text.
-
-    Args:
-        settings: of a measurement.
-        models: names of models and adapters; anything else is no run.
-
-    Raises:
-        BadComparison: Two runs held out different texts.
-        CheckpointMismatch: The text is gone, or has changed.
     """
     if settings.text is not None or (settings.tasks and not read_by("text", without_groups(settings.tasks))):
         return settings
@@ -95,12 +76,3 @@ def of_windows(settings: Own, text: HeldOutText) -> Own:
     if min(lengths) <= windows.get("scored", 0):
         del windows["scored"]
     return settings.model_copy(update={**windows, "text": text})
-
-
-def measured_run(model: Any) -> Path | None:
-    """The folder of the run that a model is of, if that has a record of what it held out."""
-    if not isinstance(model, (str, os.PathLike)):
-        return None
-    folder = Path(local_name(model))
-    folder = folder.parent if folder.name.startswith(PREFIX_CHECKPOINT_DIR) else folder
-    return folder if (folder / HELD_OUT_FILE).is_file() else None

@@ -80,11 +80,7 @@ def measured_text(given: TextToMeasure, *, field: str = TEXT, separator: str | N
 
 
 def check_applies(given: TextToMeasure, field: str, separator: str | None) -> None:
-    """Refuse a field or separator where no files or datasets are named that are read by them.
-
-    Raises:
-        WrongKind: there is one beside the default text, or beside a source with its own.
-    """
+    """Refuse a field or separator where no files or datasets are named that are read by them."""
     if field == TEXT and separator is None:
         return
     if given is None:
@@ -108,11 +104,7 @@ def label_of(source: TextSource) -> str | list[str]:
 
 
 def check_words(documents: list[Document], label: str | list[str]) -> None:
-    """Refuse a text without words.
-
-    Raises:
-        TextTooShort: it has none.
-    """
+    """Refuse a text without words."""
     contents = [document.content for document in documents]
     if not any(content.strip() if isinstance(content, str) else content for content in contents):
         raise TextTooShort(

@@ -53,7 +53,6 @@ class Niah(Notes):
     """One set of needles, in a haystack of any size.
 
     Args:
-        seed: of keys, values, filler and depths.
         depth: of the pinned needle.
         queries: requested keys.
         codes: codes of each of these keys; more than one only for a single key.
@@ -95,15 +94,7 @@ class Niah(Notes):
 
 
 class Association(Notes):
-    """One needle that implies the answer, people who live elsewhere, and any amount of filler.
-
-    Args:
-        seed: of people, places, filler and depths.
-        depth: of the needle.
-        distractors: people who live elsewhere.
-        haystack: filler, one of `HAYSTACKS` or ``text``; needles are people without a landmark.
-        sentences: of the user's text, for the haystack ``text``.
-    """
+    """One needle that implies the answer, people who live elsewhere, and any amount of filler."""
 
     intro = PEOPLE_INTRO
 

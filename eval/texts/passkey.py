@@ -47,12 +47,7 @@ def compose(key: str, before: int, after: int, filler: Sequence[str] = FILLER) -
 
 
 def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, filler: Sequence[str] = FILLER) -> str:
-    """The longest passkey prompt that, with its answer, have at most ``length`` tokens.
-
-    Raises:
-        LengthTooShort: not even a prompt without filler fits.
-        TokenizerTooPoor: the tokenizer has fewer tokens than filler sentences.
-    """
+    """The longest passkey prompt that, with its answer, have at most ``length`` tokens."""
 
     def tokens(sentence_count: int) -> int:
         before = round(depth * sentence_count)

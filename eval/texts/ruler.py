@@ -50,7 +50,6 @@ class VariableTracking(Notes):
     """One set of chains, in a haystack of any size.
 
     Args:
-        seed: of names, numbers, filler and depths.
         hops: steps from the first name of a chain to its last.
         chains: number of chains; one of them is requested.
         haystack: filler around the statements, one of `HAYSTACKS` or ``text``; needles are statements about other
@@ -81,7 +80,6 @@ class CommonWords:
     """One set of common words, in a list of any size.
 
     Args:
-        seed: of words and order.
         common_words: how many are asked for.
         often: how often each of them comes.
         rarely: how often every other word comes; a unit of filler is one such word.
@@ -109,13 +107,7 @@ class CommonWords:
 
 
 class FrequentWords:
-    """One ranking of words, in a text of any size.
-
-    Args:
-        seed: of words and order.
-        frequent_words: how many are asked for.
-        zipf: α, how fast words become rare, 1 … 3; a unit of filler makes the first word come once more.
-    """
+    """One ranking of words, in a text of any size."""
 
     pinned = 0
 
@@ -147,7 +139,6 @@ class Questions(Notes):
     """One question, among any number of documents.
 
     Args:
-        seed: of people, towns and depths.
         depth: of the person's document among the others.
         qa_hops: documents needed for the answer, 1 or 2.
         sentences: of the user's text, each of them one of the other documents; none for documents about other people.

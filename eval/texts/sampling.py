@@ -50,17 +50,7 @@ class Tokenized:
 
 
 def placed(sources: Sequence[Tokenized], count: int, longest: int, seed: int) -> list[tuple[Tokenized, list[int]]]:
-    """The documents that are used, and where windows end in each, ascending: ``count`` in all.
-
-    Args:
-        sources: documents; a longer one gets more windows, and one of at most ``longest`` + `SHIFTS` tokens none.
-        count: windows.
-        longest: tokens before the end of every window.
-        seed: of the places.
-
-    Raises:
-        TextTooShort: the documents have no room for them.
-    """
+    """The documents that are used, and where windows end in each, ascending: ``count`` in all."""
     rooms = [max(0, len(source.ids) - longest - SHIFTS) for source in sources]
     begins = [0, *itertools.accumulate(rooms)]
     if begins[-1] < count:

@@ -51,11 +51,7 @@ def _tokenized_documents(tokenizer: Any, size: int, template: str, text: Measure
 
 
 def tokenized(tokenizer: Any, text: str, name: str = "") -> Tokenized:
-    """``text`` through a fast tokenizer.
-
-    Raises:
-        CannotCut: it is a slow one, which does not tell where tokens begin.
-    """
+    """``text`` through a fast tokenizer."""
     if not tokenizer.is_fast:
         raise CannotCut(
             f"{type(tokenizer).__name__} does not return character offsets. Load the fast version of this tokenizer."

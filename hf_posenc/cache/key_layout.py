@@ -41,7 +41,7 @@ def unpack_keys(
     """All cached keys as `pack_keys` was given the new ones, each ``[batch, kv_heads, key, …]``, views."""
     heads, width = copies[0].shape[1], copies[0].shape[-1]
     if keys.shape[1] > heads:
-        return keys.unflatten(1, (heads, -1)).unbind(2), None
+        return keys.view(keys.shape[0], heads, -1, *keys.shape[2:]).unbind(2), None
     found = keys[..., : len(copies) * width].split(width, dim=-1)
     return found, None if extra is None else keys[..., len(copies) * width :]
 

@@ -45,13 +45,7 @@ The scheme is in `{sidecar}`{parameters}; keep the files together.
 
 
 def write_adapter_card(model: nn.Module, folder: Path, training: Mapping[str, Any] | None = None) -> None:
-    """Write the card into ``folder``; text that is not this package's is kept.
-
-    Args:
-        model: a PEFT model around a patched base.
-        folder: of the adapter.
-        training: facts of the run by name, shown in the card's table.
-    """
+    """Write the card into ``folder``; text that is not this package's is kept."""
     config: Any = next(iter(model.peft_config.values()))  # type: ignore[operator]
     kind = str(getattr(config.peft_type, "value", config.peft_type)).lower()
     base = config.base_model_name_or_path or "the base model it was trained on"

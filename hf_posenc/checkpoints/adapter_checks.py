@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None:
-    """Make sure that a base carries the scheme of an adapter, by patching it if that is allowed.
-
-    Raises:
-        PeftAdapterMismatch: it carries another scheme and may not be patched, or is a base for another length.
-    """
+    """Make sure that a base carries the scheme of an adapter, by patching it if that is allowed."""
     wanted, folder = adapter.scheme, adapter.path
     present = SchemeConfig.of_model(model)
     if present == wanted:
@@ -54,11 +50,7 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
 
 
 def check_other_adapters(model: PeftModel, name: str, adapter: AdapterFolder) -> None:
-    """Refuse an adapter that cannot be added to those a model has.
-
-    Raises:
-        PeftAdapterMismatch: one has its name, or it was trained with other position parameters than they share.
-    """
+    """Refuse an adapter that cannot be added to those a model has."""
     if name in model.peft_config:
         raise PeftAdapterMismatch(
             f"This model carries a PEFT adapter called {name!r} already. Pass another adapter_name, or the base: "
@@ -77,9 +69,6 @@ def check_complete(model: PeftModel, adapter: AdapterFolder, weights: Mapping[st
     """Refuse an adapter whose file lacks weights, or has some for other layers than the model's.
 
     PEFT draws the former at random and only warns, and drops the latter without a word.
-
-    Raises:
-        PeftAdapterMismatch: one is missing, or has no place in the model.
     """
     from peft import get_peft_model_state_dict
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
@@ -100,11 +89,7 @@ def check_complete(model: PeftModel, adapter: AdapterFolder, weights: Mapping[st
 
 
 def load_position_parameters(model: nn.Module, adapter: AdapterFolder, saved: Mapping[str, Tensor]) -> None:
-    """Copy the position parameters of an adapter's folder into ``model``.
-
-    Raises:
-        PeftAdapterMismatch: the model has other parameters than ``saved``.
-    """
+    """Copy the position parameters of an adapter's folder into ``model``."""
     live = position_parameters(model)
     odd = sorted(saved.keys() ^ live.keys()) or [name for name in saved if saved[name].shape != live[name].shape]
     if odd:

@@ -59,12 +59,6 @@ class AdapterFolder:
         Args:
             name_or_path: folder or Hub name.
             **hub: options of the Hub, such as ``revision``.
-
-        Raises:
-            WrongKind: the name is neither text nor a path.
-            ModelNotFound: there is no such folder, or the Hub name cannot be downloaded.
-            PeftAdapterMismatch: the sidecar is damaged, missing, not as it was written, or of a scheme that is not
-                registered here.
         """
         name = checked_name(name_or_path, "A PEFT adapter")
         opened = cls(name, local_folder(name, hub), None)
@@ -73,11 +67,7 @@ class AdapterFolder:
 
     @contextmanager
     def explained_errors(self) -> Iterator[None]:
-        """Raise errors of PEFT and safetensors about this adapter as one of ours.
-
-        Raises:
-            PeftAdapterMismatch: the adapter is damaged, or does not fit its base.
-        """
+        """Raise errors of PEFT and safetensors about this adapter as one of ours."""
         try:
             with explained_imports():
                 yield
@@ -109,18 +99,13 @@ class AdapterFolder:
             raise PeftAdapterMismatch(str(error)) from error
         if written not in (None, actual):
             raise PeftAdapterMismatch(
-                f"{file} is not as it was written: its {OWN_DIGEST} is that of another content. "
-                "Copy or save the adapter again."
+                f"{file} was changed: its {OWN_DIGEST} does not fit its content. Copy or save the adapter again."
             )
         warn_of_changed_code(code, scheme.layout)
         return scheme
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights of the adapter, by name.
-
-        Raises:
-            PeftAdapterMismatch: the file is missing or damaged, or holds numbers that are not finite.
-        """
+        """The weights of the adapter, by name."""
         file = self.path / PEFT_WEIGHTS
         if not file.is_file():
             raise PeftAdapterMismatch(f"{self.path} has no {PEFT_WEIGHTS}. Save the adapter again, as safetensors.")
@@ -133,11 +118,7 @@ class AdapterFolder:
         return weights
 
     def position_parameters(self) -> dict[str, Tensor]:
-        """The learned position parameters stored beside the adapter; empty where there are none.
-
-        Raises:
-            PeftAdapterMismatch: their file is missing or damaged.
-        """
+        """The learned position parameters stored beside the adapter; empty where there are none."""
         digest = None if self.scheme is None else read_json(self.path / SIDECAR).get(DIGEST)
         if digest is None:
             return {}
@@ -148,11 +129,7 @@ class AdapterFolder:
         return tensors_of(file, data)
 
     def peft_config(self) -> PeftConfig:
-        """The configuration of the adapter, with known keys only. PEFT's own errors about its values are passed on.
-
-        Raises:
-            PeftAdapterMismatch: the file cannot be read, has unknown keys, or names a module that PEFT would import.
-        """
+        """The configuration of the adapter, with known keys only. PEFT's own errors about its values are passed on."""
         from peft import PeftConfig
 
         file = self.path / PEFT_CONFIG
@@ -166,11 +143,7 @@ class AdapterFolder:
 
 
 def stated_base(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the base model that the adapter in ``folder`` was trained on; None for no revision.
-
-    Raises:
-        PeftAdapterMismatch: The adapter does not name its base.
-    """
+    """Name and revision of the base model that the adapter in ``folder`` was trained on; None for no revision."""
     config = read_json(folder / PEFT_CONFIG)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(base, str) or not base:
@@ -182,11 +155,6 @@ def stated_base(folder: Path) -> tuple[str, str | None]:
 
 def local_folder(name: str, hub: Mapping[str, Any], files: Iterable[str] = ("*.json", "*.safetensors")) -> Path:
     """A folder as it is; a Hub name as the folder its files were downloaded to.
-
-    Args:
-        name: folder or Hub name.
-        hub: options of the Hub; of a ``subfolder``, that is returned.
-        files: patterns of the names of files that are needed.
 
     Raises:
         ModelNotFound: the Hub name cannot be downloaded.
@@ -208,11 +176,7 @@ def local_folder(name: str, hub: Mapping[str, Any], files: Iterable[str] = ("*.j
 
 
 def tensors_of(file: Path, data: bytes) -> dict[str, Tensor]:
-    """The tensors in the content of a file.
-
-    Raises:
-        PeftAdapterMismatch: The content is no whole safetensors file.
-    """
+    """The tensors in the content of a file."""
     try:
         return load(data)
     except SafetensorError as error:
@@ -223,9 +187,6 @@ def drop_unset_unknown_keys(config: Mapping[str, Any], file: Path) -> dict[str, 
     """A configuration without keys that this PEFT does not know and that ask for nothing.
 
     PEFT adds options from release to release, each off by default, and writes all of them.
-
-    Raises:
-        PeftAdapterMismatch: an unknown key asks for something, or the kind of adapter is unknown.
     """
     from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig
 
@@ -234,7 +195,7 @@ def drop_unset_unknown_keys(config: Mapping[str, Any], file: Path) -> dict[str, 
     if not isinstance(kind, str) or kind not in kinds:
         names = [str(one.value) for one in kinds]
         close = nearest(kind, names)  # type: ignore[arg-type]
-        raise PeftAdapterMismatch(f"{file} has the kind {shown(kind)}, which is none of this PEFT's.{close} {advice}")
+        raise PeftAdapterMismatch(f"{file} has the kind {shown(kind)}, which this PEFT does not know.{close} {advice}")
     known = {field.name for cls in (kinds[kind], PeftConfig) for field in fields(cls)}
     for name in config.keys() - known:
         if config[name] not in (None, False, "", [], {}):

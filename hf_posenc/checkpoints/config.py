@@ -31,16 +31,7 @@ QUANTISERS = (  # those whose kernels are part of a package
 
 
 def config_content(name: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a model's configuration, or of the one the caller passes, without the config guard.
-
-    Args:
-        name: folder or Hub name of the model.
-        hf_kwargs: keywords of ``from_pretrained``; ``config`` and those of the Hub are used.
-
-    Raises:
-        OSError: it cannot be found.
-        CheckpointMismatch: its config guard is damaged, or it names code to be fetched.
-    """
+    """The content of a model's configuration, or of the one the caller passes, without the config guard."""
     given = hf_kwargs.get("config")
     if isinstance(given, PreTrainedConfig):
         return {"model_type": given.model_type, **vars(given)}
@@ -50,16 +41,7 @@ def config_content(name: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_no_remote_code(config: Mapping[str, Any], where: str, chosen: Container[str]) -> None:
-    """Refuse a configuration, or a part of one, that names code to be fetched.
-
-    Args:
-        config: content of a ``config.json``.
-        where: the checkpoint it belongs to, for messages.
-        chosen: keywords that the caller passes, which override the file.
-
-    Raises:
-        CheckpointMismatch: it names code to be fetched.
-    """
+    """Refuse a configuration, or a part of one, that names code to be fetched."""
     for name, value in _all_entries(config):
         plain = name.strip("_").removesuffix("_internal")
         values = list(value.values()) if isinstance(value, Mapping) else [value]

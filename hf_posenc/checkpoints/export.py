@@ -22,21 +22,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checkpoints.held_out_texts import copy_held_out
+from hf_posenc.checkpoints.load import from_pretrained, is_quantised
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.old_rope_keys import add_old_form, is_misread_before_5
-from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config
+from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config, section_of
 from hf_posenc.checkpoints.readers.compare import readings
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
-from hf_posenc.patches.shared.rope_parameters import by_layer_type
+from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA, UNSCALED, by_layer_type, rotations
 from hf_posenc.patching.model_card import write_plain_section
-from hf_posenc.patching.state import describe
+from hf_posenc.patching.offloading import offloaded_values
+from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.patching.text_limits import raise_limits_in
 
+ORIGINAL = "original_max_position_embeddings"  # where RoPE types have it
 NOT_MULTIPLIED = ("yarn", "longrope", "llama3")  # yarn: the original length is multiplied, which is right
 NEVER_MULTIPLIED = "gemma3"  # part of a model type that vLLM excepts
 
@@ -62,7 +65,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         NotPatched: the model carries no scheme.
         FolderUnusable: the folder is a file.
-        NotExpressible: transformers has no RoPE type that computes this scheme; or the model has a PEFT adapter.
+        NotExpressible: transformers has no RoPE type that computes this scheme; or the model has a PEFT adapter or
+            quantised weights.
         PosEncError: a name leads to no model.
     """
     if isinstance(model, (str, os.PathLike)):
@@ -70,11 +74,12 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         parameters = export_native(loaded, folder)
         copy_tokenizer(ModelName.of(model), Path(folder))
         raise_limits_in(Path(folder), loaded)
+        copy_held_out(model, Path(folder))
         return parameters
     folder = folder_to_write(folder)
     found, trained = plain_config(model), describe(model).trained_length
     with explained_refusal(found.parameters):
-        plain = filled(model, type(model), found.config, model.state_dict())
+        plain = filled(model, type(model), found.config, offloaded_values(model))
     with plain_staged(plain, model, folder, found.compared_length) as staging:
         add_old_form(staging, found.of_base, found.section)
     if found.short:
@@ -115,8 +120,14 @@ def filled(model: Any, make: Callable[[Any], Any], config: Any, weights: Mapping
     How it generates is that of the patched ``model``.
 
     Raises:
-        NotExpressible: the class of the installed transformers has weights beside these.
+        NotExpressible: the class of the installed transformers has weights beside these, or they are quantised.
     """
+    if is_quantised(model):
+        raise NotExpressible(
+            f"The weights of this {type(model).__name__} are quantised, and a plain checkpoint cannot say how. Load "
+            "the model in a floating dtype, without quantization_config, and export that; save_pretrained keeps this "
+            "one as it is."
+        )
     with torch.device("meta"):
         plain = make(config)
     missing = plain.state_dict().keys() - weights.keys()
@@ -138,11 +149,37 @@ def plain_staged(plain: Any, model: Any, folder: str, length: int) -> Iterator[P
     Its card says that it computes the same up to ``length`` tokens.
     """
     report = describe(model)
+    state_training(plain, model)
     with staged(folder) as staging:
         plain.save_pretrained(staging)
         raise_limits_in(Path(folder), model, into=staging)
         write_plain_section(staging, report.scheme, report.trained_length, length)
         yield staging
+
+
+def state_training(plain: Any, model: Any) -> None:
+    """Say in the configuration of ``plain`` what its weights were trained with, where nothing in it says so.
+
+    The rows of a position table are not counted from that length: they are the positions up to the target.
+    """
+    base, own_adapter = base_model_of(model)
+    alike, own, lengths = type(plain) is type(model), base.config, [describe(model).trained_length]
+    adapter = own_adapter if alike else base_model_of(plain)[1]
+    section = section_of(plain.config, own) if alike else None
+    config = plain.config if section is None else getattr(plain.config, section)
+    if own_adapter.scaled_already(own) is not None:  # schemes on top of a scaling count from what it reaches
+        lengths.append(own_adapter.trained_length(own))
+    for name in (TRAINED_LENGTH, TRAINED_THETA):
+        if hasattr(config, name):
+            delattr(config, name)
+    if adapter.geometry(config, trained_length=1, target_length=1).table is not None:
+        return
+    if adapter.trained_length(config) != min(lengths) or not any(ORIGINAL in one for one in rotations(config).values()):
+        setattr(config, TRAINED_LENGTH, min(lengths))
+    for kind, rotation in rotations(config).items():
+        theta = getattr(own, TRAINED_THETA, None) or rotations(own).get(kind, rotation)["rope_theta"]
+        if rotation["rope_type"] == UNSCALED and theta != rotation["rope_theta"]:
+            setattr(config, TRAINED_THETA, theta)
 
 
 def merge_adapter(model: Any) -> Any:

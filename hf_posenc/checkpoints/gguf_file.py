@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_posenc.checkpoints.gguf_tokenizer import write_tokenizer
+from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.native_parameters import acting_part
 from hf_posenc.checkpoints.readers import llama_cpp
 from hf_posenc.checkpoints.readers.stated import Stated, grown
@@ -26,6 +27,7 @@ from hf_posenc.checkpoints.static_rotation import amplitude, divisors, static_ro
 from hf_posenc.core.files.atomic import replaced
 from hf_posenc.errors import MissingPackage, NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 
 if TYPE_CHECKING:
@@ -102,11 +104,7 @@ def export_gguf(model: Any, file: str | os.PathLike[str], tokenizer: Any = None)
 
 
 def check_llama(model: Any) -> None:
-    """Refuse models that are not llama.cpp's architecture ``llama``.
-
-    Raises:
-        NotExpressible: this is another architecture, has a sliding window or an adapter, or is quantised.
-    """
+    """Refuse models that are not llama.cpp's architecture ``llama``."""
     config, named = model.config, f"This {type(model).__name__}"
     if config.model_type not in MODEL_TYPES or not hasattr(model, "lm_head"):
         raise NotExpressible(f"{named} is no causal Llama or Mistral, which is what is written to GGUF. {INSTEAD}")
@@ -116,17 +114,15 @@ def check_llama(model: Any) -> None:
         )
     if getattr(config, "sliding_window", None):
         raise NotExpressible(f"{named} has a sliding window, which llama.cpp's 'llama' does not have. {INSTEAD}")
-    if model.dtype not in TYPES or getattr(model, "is_quantized", False):
-        raise NotExpressible(f"{named} is quantised or in {model.dtype}. Load it in float32, float16 or bfloat16.")
+    if model.dtype not in TYPES or is_quantised(model):
+        raise NotExpressible(
+            f"{named} is quantised or in {model.dtype}. Load it in float32, float16 or bfloat16, without "
+            "quantization_config; llama.cpp's llama-quantize makes the file smaller."
+        )
 
 
 def rope_of(model: Any) -> GgufRope:
-    """The rotation of a patched model in the words of GGUF.
-
-    Raises:
-        NotPatched: the model carries no scheme.
-        NotExpressible: a scheme does more than rotate by fixed frequencies, or the layers differ.
-    """
+    """The rotation of a patched model in the words of GGUF."""
     name = describe(model).scheme
     schemes = [acting_part(module.scheme) for module in base_model_of(model)[0].__dict__[ATTENTIONS]]
     found = [gguf_rope(scheme) for scheme in dict.fromkeys(schemes)]
@@ -204,7 +200,7 @@ def tensors_of(model: Any, rope: GgufRope) -> Iterator[tuple[str, np.ndarray, An
 
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
     tied = model.config.tie_word_embeddings
-    for name, tensor in model.state_dict().items():
+    for name, tensor in offloaded_values(model).items():
         if ".posenc." in name or (tied and name == "lm_head.weight"):
             continue
         there = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -226,11 +222,7 @@ def in_neighbouring_pairs(name: str, tensor: torch.Tensor, config: Any) -> torch
 
 
 def check_read_back(file: Path, model: Any, rope: GgufRope) -> None:
-    """Read the file and compare every tensor with what was to be written.
-
-    Raises:
-        NotExpressible: one differs, or is missing.
-    """
+    """Read the file and compare every tensor with what was to be written."""
     import gguf
     import numpy as np
 

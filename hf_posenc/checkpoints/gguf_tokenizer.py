@@ -24,12 +24,7 @@ PRE_TOKENIZERS = {
 
 
 def write_tokenizer(writer: Any, tokenizer: Any, vocabulary: int) -> None:
-    """Write a tokenizer, or say that there is none.
-
-    Args:
-        writer: of the GGUF file.
-        tokenizer: a fast tokenizer of transformers, or None.
-        vocabulary: rows of the model's embedding, which may be more than the tokenizer has.
+    """Write a fast tokenizer, padded to the rows of the embedding, or say that there is none.
 
     Warns:
         TokenizerLeftOut: llama.cpp has no pre-tokenizer like this tokenizer's.
@@ -38,7 +33,7 @@ def write_tokenizer(writer: Any, tokenizer: Any, vocabulary: int) -> None:
     pre = PRE_TOKENIZERS.get(steps_of(stated))
     if tokenizer is not None and pre is None:
         warnings.warn(
-            f"llama.cpp has no pre-tokenizer like that of this {type(tokenizer).__name__}, and the file has no "
+            f"llama.cpp does not know the pre-tokenizer of this {type(tokenizer).__name__}, so the file has no "
             "tokenizer. Give it token ids.",
             TokenizerLeftOut,
             stacklevel=3,

@@ -25,6 +25,7 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.config_guard import PATCH_KEYS
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.bias.alibi import ALiBi, code_slopes
@@ -32,6 +33,7 @@ from hf_posenc.schemes.bias.alibi import ALiBi, code_slopes
 ACTING = frozenset([*HOOKS, "read_table", "extra_key_channels", "rotation"])
 GROWN = 2.0**13  # of a BLOOM's embeddings: the variance is then ε · 2⁻²⁶ of what it was, below float32's rounding
 THETA = 10_000.0
+NOT_MPT = "MPT, which has ALiBi as well, has no biases in its layers, and GPT-2 has."
 FROM_CONFIG = transformers.AutoModelForCausalLM.from_config
 BLOCKS = {
     "ln_1": "input_layernorm", "attn.c_attn": "{attention}.query_key_value", "attn.c_proj": "{attention}.dense",
@@ -41,19 +43,12 @@ BLOCKS = {
 
 
 def other_gpt2(model: Any) -> Any:
-    """The model as a class of transformers that computes its scheme.
-
-    Args:
-        model: a patched GPT-2 with a vocabulary head, which is not changed.
-
-    Raises:
-        NotExpressible: none computes it, and why.
-    """
+    """The model as a class of transformers that computes its scheme."""
     schemes = {acting_part(module.scheme) for module in base_model_of(model)[0].__dict__[ATTENTIONS]}
     name = describe(model).scheme
     if len(schemes) != 1:
         raise NotExpressible(
-            f"Scheme {name!r} is not that of every layer, and GPT-2, GPT-NeoX and BLOOM have one for all. {INSTEAD}"
+            f"Some layers lack scheme {name!r}, and GPT-2, GPT-NeoX and BLOOM have one scheme for all layers. {INSTEAD}"
         )
     (scheme,) = schemes
     hooks = {hook for hook in ACTING if implements(scheme, hook)}
@@ -88,11 +83,7 @@ def with_table(model: Any, scheme: Scheme) -> Any:
 
 
 def as_gpt_neox(model: Any, scheme: Scheme) -> Any:
-    """A GPT-NeoX that rotates as the scheme does.
-
-    Raises:
-        NotExpressible: it rotates otherwise, or the model scales its scores otherwise.
-    """
+    """A GPT-NeoX that rotates as the scheme does."""
     check_scaling(model.config, "GPT-NeoX")
     parameters = rotated_by(scheme, describe(model).scheme)
     config = transformers.GPTNeoXConfig(
@@ -115,28 +106,24 @@ def as_gpt_neox(model: Any, scheme: Scheme) -> Any:
 
 
 def as_bloom(model: Any, scheme: ALiBi) -> Any:
-    """A BLOOM that computes what a GPT-2 with ALiBi does.
-
-    Raises:
-        NotExpressible: a part of it has no counterpart.
-    """
+    """A BLOOM that computes what a GPT-2 with ALiBi does."""
     own = model.config
     check_scaling(own, "BLOOM")
     if own.n_inner not in (None, 4 * own.n_embd) or own.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
         raise NotExpressible(
             f"BLOOM's MLP is four times as wide as the model, with GELU by tanh; this one has n_inner={own.n_inner} "
-            f"and {own.activation_function!r}. {INSTEAD}"
+            f"and {own.activation_function!r}. {NOT_MPT} {INSTEAD}"
         )
     slopes = scheme.log_slopes.exp().tolist() if scheme.log_slopes is not None else scheme.slopes
     wanted = [slope * scheme.interpolate for slope in code_slopes(own.n_head)]
     if any(abs(slope - one) > 1e-6 * one for slope, one in zip(slopes, wanted, strict=True)):
         raise NotExpressible(
-            f"BLOOM computes ALiBi with the released slopes alone, and this model has others. {INSTEAD}"
+            f"BLOOM computes ALiBi with the released slopes alone, and this model has others. {NOT_MPT} {INSTEAD}"
         )
     if model.dtype != torch.float32:
         raise NotExpressible(
             f"BLOOM normalises its embeddings, which is undone in float32 alone, and this model is in {model.dtype}. "
-            "Load it in float32."
+            f"Load it in float32. {NOT_MPT}"
         )
     names = {"transformer.wte": "transformer.word_embeddings", "transformer.ln_f": "transformer.ln_f"}
     weights = renamed(model, names, "transformer.h", "self_attention")
@@ -150,11 +137,7 @@ def as_bloom(model: Any, scheme: ALiBi) -> Any:
 
 
 def check_scaling(config: Any, name: str) -> None:
-    """Refuse models that scale their scores otherwise than by the width of a head.
-
-    Raises:
-        NotExpressible: this is one.
-    """
+    """Refuse models that scale their scores otherwise than by the width of a head."""
     if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx or config.add_cross_attention:
         raise NotExpressible(
             f"{name} scales scores by the width of a head and has no cross-attention. This GPT-2 has "
@@ -164,11 +147,7 @@ def check_scaling(config: Any, name: str) -> None:
 
 
 def rotated_by(scheme: Scheme, name: str) -> dict[str, Any]:
-    """The ``rope_parameters`` of a GPT-NeoX for a rotation of fixed frequencies, or for none.
-
-    Raises:
-        NotExpressible: the rotation is another one.
-    """
+    """The ``rope_parameters`` of a GPT-NeoX for a rotation of fixed frequencies, or for none."""
     geometry = scheme.geometry
     rotation = scheme.rotation() or Rotation((0.0,) * (geometry.head_dim // 2))
     scale = scheme.logit_scale()
@@ -194,17 +173,11 @@ def shared_entries(config: Any) -> dict[str, Any]:
 
 def own_weights(model: Any) -> dict[str, Tensor]:
     """A model's weights without those of its scheme."""
-    return {name: value for name, value in model.state_dict().items() if ".posenc." not in name}
+    return {name: value for name, value in offloaded_values(model).items() if ".posenc." not in name}
 
 
 def renamed(model: Any, names: Mapping[str, str], blocks: str, attention: str) -> dict[str, Tensor]:
-    """The weights of a GPT-2 under the names of another class, which keeps queries, keys and values head by head.
-
-    Args:
-        model: the GPT-2.
-        names: of modules outside of blocks.
-        blocks, attention: name of the list of blocks, and of the attention in one.
-    """
+    """The weights of a GPT-2 under the names of another class, which keeps queries, keys and values head by head."""
     found = {}
     for name, weight in own_weights(model).items():
         module, _, kind = name.rpartition(".")

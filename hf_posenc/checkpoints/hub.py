@@ -19,8 +19,8 @@ from hf_posenc.patching.peft_sidecar import PEFT_CONFIG
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 OF_ONE_NAME = ("revision", "subfolder")
 """Options that belong to one name; the others hold for everything that is loaded with it."""
-KEPT_HERE = ("checkpoint-*", "checkpoint-*/*", "*.lock")
-"""Files of a run that are for resuming it here, and not part of its result."""
+KEPT_HERE = ("checkpoint-*", "checkpoint-*/*", "*.lock", "held_out.json")
+"""Files of a run that are of use here alone, for resuming it or by the names of texts, and not part of its result."""
 
 
 def hub_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,15 +39,7 @@ def with_hub_options(keywords: Mapping[str, Any], hub: Mapping[str, Any]) -> dic
 
 
 def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
-    """Whether a Hub name is that of a PEFT adapter, and not of a model.
-
-    Args:
-        name: ``owner/name``.
-        hub: keywords about the Hub: ``revision``, ``cache_dir``, ``token``, ``local_files_only``.
-
-    Raises:
-        ModelNotFound: it is not in the cache, and the Hub cannot be reached; or it is no name of the Hub.
-    """
+    """Whether a Hub name is that of a PEFT adapter, and not of a model."""
     from huggingface_hub import file_exists, try_to_load_from_cache
 
     revision, token = hub.get("revision"), hub.get("token")
@@ -63,11 +55,7 @@ def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
 
 
 def check_reachable(name: str) -> None:
-    """Ask the Hub once, without retries.
-
-    Raises:
-        ModelNotFound: The Hub does not answer.
-    """
+    """Ask the Hub once, without retries."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
@@ -81,15 +69,7 @@ def check_reachable(name: str) -> None:
 
 
 def create_repository(name: str) -> str:
-    """Make sure, before hours of work, that a repository can be written to; a new one is private. Returns its name.
-
-    Args:
-        name: ``owner/name``, or a name alone for the account that is logged in.
-
-    Raises:
-        CannotUpload: It is no such name, nobody is logged in, the account may not write there, or the Hub cannot be
-            reached.
-    """
+    """Make sure, before hours of work, that a repository can be written to; a new one is private. Returns its name."""
     from huggingface_hub import HfApi
 
     try:

@@ -26,7 +26,7 @@ from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
 from hf_posenc.patching.patch import patch_model
-from hf_posenc.patching.scheme_config import SchemeConfig, describe_plan
+from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 
 Layers = Mapping[int | str, SchemeSpec] | Literal["all"] | None
@@ -48,14 +48,14 @@ def from_pretrained(
     """Load a model with the scheme its checkpoint carries, or with the one asked for.
 
     Args:
-        name_or_path: a folder, a Hub name or ``"starter:llama"``; of a model, of a PEFT adapter whose base is then
-            loaded, or of a run of `hf_posenc.training.finetune`.
+        name_or_path: a folder, a Hub name or ``"starter:llama"``. It leads to a model, to a PEFT adapter (its base is
+            loaded too), or to a run of `hf_posenc.training.finetune`.
         model_class: a model class or an Auto class; by default the checkpoint's own architecture.
         scheme, factor, target_length, trained_length, layers: as `patch_model` takes them. On a checkpoint that carries
             a scheme they must agree with it.
-        peft_adapter: a PEFT adapter to load on top; the base is patched as the adapter's sidecar says.
-        **hf_kwargs: options of the scheme asked for; everything else goes to transformers as it is. A ``revision`` or
-            ``subfolder`` is that of ``name_or_path``.
+        peft_adapter: a PEFT adapter to load on top; the base gets the scheme of the adapter's sidecar.
+        **hf_kwargs: options of ``scheme``; everything else goes to transformers. ``revision`` and ``subfolder`` belong
+            to ``name_or_path``.
 
     Returns:
         The model, in evaluation mode; a `PeftModel` where a PEFT adapter was loaded.
@@ -94,11 +94,7 @@ def from_pretrained(
 
 
 def require_safetensors(hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The caller's keywords, with safetensors required.
-
-    Raises:
-        CheckpointMismatch: pickled weights were asked for.
-    """
+    """The caller's keywords, with safetensors required."""
     if hf_kwargs.get("use_safetensors", True) is False:
         raise CheckpointMismatch(
             "use_safetensors=False asks for pickled weights, which can run code when they are read. "
@@ -114,16 +110,7 @@ def check_agreement(
     layers: Layers,
     lengths: Mapping[str, Any],
 ) -> None:
-    """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme.
-
-    Args:
-        checkpoint: that was asked for.
-        scheme, options, layers, lengths: as `patch_model` takes them; what is None is not asked for.
-
-    Raises:
-        CheckpointMismatch: scheme, options, lengths or layers differ from those of the model or of its adapter.
-        NotPatched: lengths or layers are given, and neither the request nor the checkpoint has a scheme.
-    """
+    """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme."""
     for where, stored in checkpoint.schemes.items():
         wanted = None if scheme is None else plan(scheme, options)
         if contradiction := next(contradictions(stored, wanted, layers, lengths), None):
@@ -143,13 +130,13 @@ def contradictions(
 ) -> Iterator[str]:
     """What was asked for and is not what a stored scheme says."""
     if wanted is not None and not agree(wanted, stored.layout.default):
-        yield f"scheme {describe_plan(wanted)}"
+        yield f"scheme {wanted.described!r}"
     if layers == "all" and stored.layout.layers:
         yield "one scheme in all layers"
     for key, spec in layers.items() if isinstance(layers, Mapping) else ():
         layer = stored.layout.layers.get(str(key))
         if layer is None or not agree(plan(spec), layer):
-            yield f"scheme {describe_plan(plan(spec))} in layers {key}"
+            yield f"scheme {plan(spec).described!r} in layers {key}"
     factor = lengths["factor"]
     if factor is not None and round(stored.trained_length * factor) != stored.target_length:
         yield f"factor {factor:g}"

@@ -15,29 +15,12 @@ from hf_posenc.patching.weights import check_finite
 
 
 def load_weights(
-    checkpoint: Checkpoint,
-    cls: type[PreTrainedModel],
-    *args: Any,
-    keywords: Iterable[str] = (),
-    **hf_kwargs: Any,
+    checkpoint: Checkpoint, cls: type[PreTrainedModel], *args: Any, keywords: Iterable[str] = (), **hf_kwargs: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Build ``cls`` with the scheme its checkpoint was saved with, and fill in the weights.
 
-    Args:
-        checkpoint: of the model.
-        cls: a concrete model class.
-        *args: of the constructor.
-        keywords: names that a caller may have meant by an unknown one.
-        **hf_kwargs: of ``from_pretrained``.
-
     Returns:
         The model, of class ``cls``, and transformers' loading report.
-
-    Raises:
-        CheckpointMismatch: the scheme config does not fit the model.
-        NoEffect: the scheme was restored and does nothing.
-        WeightsNotFinite: a weight is no finite number.
-        PosEncError: errors of transformers, as `explained_errors` words them.
     """
     hf_kwargs["output_loading_info"] = True
     scheme, device_map = checkpoint.model_scheme, hf_kwargs.get("device_map")

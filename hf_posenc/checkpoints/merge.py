@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.export import merge_adapter
+from hf_posenc.checkpoints.held_out_texts import copy_held_out
 from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.plain_config import is_expressible
@@ -111,6 +112,7 @@ def merge(
                 f"The merged checkpoint of {shown(named.adapter)} computes other logits when it is read back. Nothing "
                 "was kept; please report this."
             )
+    copy_held_out(named.adapter, target)
     return Merged(target, scheme, deviation, copied, expressible)
 
 

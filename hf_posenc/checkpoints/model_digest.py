@@ -39,11 +39,7 @@ def sampled_weights_digest(model: Any, *, values: bool = True) -> str:
     """Digest of a base model's weights, in a fraction of a second for billions of them.
 
     At most `SAMPLE` evenly spaced numbers of each tensor are read. Heads, poolers and the parameters of a scheme, which
-    may be new, are left out.
-
-    Args:
-        model: live; a head may be on top of its base model.
-        values: whether values are read; else names, types and shapes alone.
+    may be new, are left out; without ``values``, all but names, types and shapes.
     """
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(base_model_of(model)[0].state_dict().items()):

@@ -133,11 +133,7 @@ def local_name(given: str | os.PathLike[str]) -> str:
 
 
 def folder_of_run(name: str) -> str:
-    """The last complete checkpoint of a fine-tuning run that has no result yet; any other name unchanged.
-
-    Raises:
-        CheckpointMismatch: the run has no complete checkpoint.
-    """
+    """The last complete checkpoint of a fine-tuning run that has no result yet; any other name unchanged."""
     folder = Path(name)
     if not (folder / RUN).is_file() or (folder / CONFIG_NAME).exists() or (folder / PEFT_CONFIG).exists():
         return name

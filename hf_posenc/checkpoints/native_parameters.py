@@ -92,15 +92,7 @@ def kept_parameters(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_query_scale(stated: Mapping[str, Any], found: Mapping[str, Any], name: str) -> None:
-    """Refuse to write another length than that from which the model itself scales its late queries.
-
-    Args:
-        stated, found: RoPE parameters of the model, and those that would be written.
-        name: of the patch.
-
-    Raises:
-        NotExpressible: the scheme has another trained length.
-    """
+    """Refuse to write another length than that from which the model itself scales its late queries."""
     beta, length = QUERY_SCALE
     if beta in stated and found.get(length) != stated.get(length):
         raise NotExpressible(
@@ -110,11 +102,7 @@ def check_query_scale(stated: Mapping[str, Any], found: Mapping[str, Any], name:
 
 
 def types_of_layers(config: Any, count: int) -> list[str]:
-    """The type of each layer, in a configuration that has RoPE parameters for each.
-
-    Raises:
-        NotExpressible: it does not say which layers are of which.
-    """
+    """The type of each layer, in a configuration that has RoPE parameters for each."""
     types = getattr(config, "layer_types", None) or ()
     if len(types) != count:
         raise NotExpressible(
@@ -130,31 +118,19 @@ def is_unrotated(scheme: Scheme) -> bool:
 
 
 def parameters_of_all(schemes: list[Scheme], name: str) -> tuple[dict[str, Any], bool]:
-    """The parameters of layers that share them, and whether they are equal up to the trained length only.
-
-    Args:
-        schemes: of the layers.
-        name: of the patch, for messages.
-
-    Raises:
-        NotExpressible: there are none, or the layers differ.
-    """
+    """The parameters of layers that share them, and whether they are equal up to the trained length only."""
     first, *others = dict.fromkeys(sorted(schemes, key=lambda scheme: not any(stated_natively(scheme))))
     parameters = parameters_of(first, name)
     if any(type(other) is not type(first) or parameters_of(other, name) != parameters for other in others):
         raise NotExpressible(
-            f"Scheme {name!r} is not that of every layer, and layers that share their RoPE parameters are exported "
+            f"Some layers lack scheme {name!r}, and layers that share their RoPE parameters are exported "
             f'with one. Patch them alike, as with layers="all". {INSTEAD}'
         )
     return parameters
 
 
 def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
-    """The parameters of a scheme, and whether they are equal up to the trained length only.
-
-    Raises:
-        NotExpressible: transformers has no such RoPE type, or the scheme does more than rotate.
-    """
+    """The parameters of a scheme, and whether they are equal up to the trained length only."""
     everywhere, within_trained = stated_natively(scheme)
     beyond_rotation = [
         hook for hook in HOOKS if implements(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)

@@ -68,11 +68,7 @@ def old_form_of(parameters: Mapping[str, Any], model_type: str) -> dict[str, Any
 
 
 def check_both_forms(config: Any) -> None:
-    """Make sure that transformers reads a configuration with both forms as it reads today's alone.
-
-    Raises:
-        NotExpressible: it does not. What its own validation raises is passed on.
-    """
+    """Make sure that transformers reads a configuration with both forms as it reads today's alone."""
     getattr(config, "validate", bool)()  # as saving does
     read = type(config).from_dict(config.to_dict() | old_form(config)).rope_parameters
     if read != config.rope_parameters:
@@ -83,13 +79,7 @@ def check_both_forms(config: Any) -> None:
 
 
 def add_old_form(folder: Path, config: Any, section: str | None = None) -> None:
-    """Write the old form into the ``config.json`` that was saved to ``folder``, beside ``rope_parameters``.
-
-    Args:
-        folder: of the checkpoint.
-        config: that has the parameters.
-        section: name of the part of the file where it stands; None for all of it.
-    """
+    """Write the old form into the ``config.json`` that was saved to ``folder``, beside ``rope_parameters``."""
     file = folder / CONFIG_NAME
     content = read_object(file)
     (content if section is None else content[section]).update(old_form(config))

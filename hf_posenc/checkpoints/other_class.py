@@ -27,6 +27,7 @@ from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.expected_effect import frequency_values
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.alibi import ALiBi
@@ -129,7 +130,7 @@ def other_llama(model: Any) -> Any:
         entries |= {name: getattr(model.config, name, False) for name in BIASES}
         entries |= {"no_rope_layers": list(map(int, rotated)), "layer_types": [kind] * len(rotated)}
         config = transformers.SmolLM3Config(use_sliding_window=window is not None, **entries)
-    return filled(model, transformers.AutoModelForCausalLM.from_config, config, model.state_dict())
+    return filled(model, transformers.AutoModelForCausalLM.from_config, config, offloaded_values(model))
 
 
 def needs_of(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | None, int | None] | None:
@@ -188,6 +189,6 @@ def check_alone(folder: Path, model: Any) -> None:
         for where, there, here in ((name, logits[name], own), ("cached", logits[f"{name} cached"], own[:, half:])):
             if not (there.float() - here).abs().max() <= limit * here.std():
                 raise NotExpressible(
-                    f"What plain transformers reads back computes other logits ({where}, {text.shape[1]:,} tokens). "
-                    f"{INSTEAD}"
+                    f"Plain transformers computes other logits from the written file ({where}, "
+                    f"{text.shape[1]:,} tokens). {INSTEAD}"
                 )

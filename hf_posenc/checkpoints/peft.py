@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from hf_posenc.checkpoints.adapter_checks import (
-    check_complete,
-    check_other_adapters,
-    match_base,
-)
+from hf_posenc.checkpoints.adapter_checks import check_complete, check_other_adapters, match_base
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.peft_methods import check_methods
@@ -124,10 +120,10 @@ def load_peft_adapter(
     """Load a saved PEFT adapter on the base it was trained on.
 
     Args:
-        model: the base, patched with the adapter's scheme; or a PEFT model around it, which gets one adapter more.
+        model: the base, patched with the adapter's scheme; or a PEFT model around it, which gets a further adapter.
         folder: of the adapter, or its Hub name.
-        patch: what to do with a base under another scheme or none: refuse it, or patch it as the adapter says.
-        adapter_name: what the adapter is called in the model; make it the active one with ``set_adapter``.
+        patch: whether a base under another scheme, or under none, is refused or gets the adapter's scheme.
+        adapter_name: its name in the model; ``set_adapter`` makes it the active one.
         **kwargs: of ``PeftModel.from_pretrained``, such as ``is_trainable`` and ``revision``.
 
     Returns:

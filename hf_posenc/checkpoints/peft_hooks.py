@@ -7,8 +7,8 @@ inject   learned positions train with the adapter, in float32, and its configura
          adapt a table that the scheme does not read row by row is refused
 load     the adapter's scheme must be the base's, and its file complete; afterwards the positions saved in the sidecar
          are those of the model
-save     the sidecar is written, and a model card that says what the adapter needs; where PEFT converts PiSSA or OLoRA
-         to LoRA, it loads what the adapter began from beside it, whose positions are not those of the model
+save     the sidecar is written, and a model card that says what the adapter needs; what PEFT would convert to LoRA is
+         refused, as it loads what the adapter began from beside it, whose positions are not those of the model
 prepare  PEFT's prompts are put before a generated text once, under whatever name transformers has for the KV cache
 merge    what trained in float32 gets the dtype of the base
 """
@@ -21,8 +21,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import peft
-from packaging.version import Version
 from torch import nn
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
@@ -39,34 +37,28 @@ from hf_posenc.checkpoints.peft import adapter_staged
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.tested_versions import beyond_tested
-from hf_posenc.errors import ModelNotFound
+from hf_posenc.errors import ModelNotFound, NotExpressible
 from hf_posenc.forward.host_calls import cache_name
 from hf_posenc.patches.shared.position_table import check_adapted_tables
 from hf_posenc.patching.config_guard import GUARD_KEY
 from hf_posenc.patching.float32 import keep_in_float32, restore_dtype
 from hf_posenc.patching.patch import rollback_on_error
 from hf_posenc.patching.peft_sidecar import (
-    CONVERTED_FROM,
     PEFT_CONFIG,
     SIDECAR,
     position_parameters,
     unguard_adapter_config,
     write_sidecar_on_save,
 )
-from hf_posenc.patching.state import base_model_of, is_patched, scheme_holder, scheme_of, stacks_of
+from hf_posenc.patching.state import is_patched, scheme_holder
 
 Hook = Callable[..., Any]
-OF_KEYS = ("PREFIX_TUNING", "CARTRIDGE")  # methods that train keys and values; others train embeddings
-NAME = "past_key_values"  # what PEFT calls the KV cache; from transformers 5.24 on it is ``cache``
-OF_OLD = Version(peft.__version__) < Version("0.22")  # put prompts before a text whenever a step holds no `NAME`
+CONVERTED = "path_initial_model_for_weight_conversion"  # of PEFT's ``save_pretrained``
+NAME = "past_key_values"  # what PEFT calls the KV cache, which is ``cache`` from transformers 5.24 on
 
 
 def refusing(original: Hook, *args: Any, **kwargs: Any) -> Any:
-    """Any of them, where one lacks: a patched model is refused, since what is hooked would do half of it.
-
-    Raises:
-        HostChanged: the model is patched.
-    """
+    """Any of them, where one lacks: a patched model is refused, since what is hooked would do half of it."""
     models = [one for one in (*args, *kwargs.values()) if isinstance(one, nn.Module) and vars(one).get("_modules")]
     if any(is_patched(one) for one in models):
         check_methods()
@@ -74,16 +66,10 @@ def refusing(original: Hook, *args: Any, **kwargs: Any) -> Any:
 
 
 def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added.
-
-    Raises:
-        TrainingImpossible: PEFT would adapt a position table that the scheme does not read row by row.
-    """
+    """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added."""
     given = inspect.signature(original).bind(model, *args, **kwargs).arguments
     base = given.get("model", model)  # of a constructor, an argument
-    if isinstance(base, nn.Module) and base._modules:
-        fill_in_shapes(given.get("peft_config", given.get("adapter_config")), base)
-    if not isinstance(base, nn.Module) or not is_patched(base):
+    if not isinstance(base, nn.Module) or not base._modules or not is_patched(base):
         return original(model, *args, **kwargs)
     beyond_tested("peft")
     with rollback_on_error(base):
@@ -110,7 +96,7 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     options = {**given, **given.get("kwargs", {}), **given.get("adapter_kwargs", {})}
     folder = next((options[name] for name in FOLDER_ARGUMENTS if options.get(name) is not None), None)
     adapter = None if folder is None else scheme_adapter(folder, options)
-    if adapter is None or CONVERTED_FROM.get() is not None:
+    if adapter is None:
         return original(model, *args, **kwargs)
     beyond_tested("peft")
     parameters, name = adapter.position_parameters(), options.get("adapter_name") or "default"
@@ -136,17 +122,18 @@ def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     """
     call = inspect.signature(original).bind(model, *args, **kwargs)
     given, options = call.arguments, {**call.arguments, **call.arguments.get("kwargs", {})}
-    begun = CONVERTED_FROM.set(options.get("path_initial_model_for_weight_conversion"))
-    try:
-        if not is_patched(model):
-            return original(model, *args, **kwargs)
-        write_sidecar_on_save(scheme_holder(model), model.peft_config)
-        if options.get("push_to_hub") or not options.get("is_main_process", True):
-            return original(model, *args, **kwargs)
-        with adapter_staged(model, given["save_directory"]) as given["save_directory"]:
-            return original(*call.args, **call.kwargs)
-    finally:
-        CONVERTED_FROM.reset(begun)
+    if not is_patched(model):
+        return original(model, *args, **kwargs)
+    if options.get(CONVERTED):
+        raise NotExpressible(
+            "PEFT would load what this adapter began from, whose positions are not those of the patched model. Save it "
+            f"without {CONVERTED}."
+        )
+    write_sidecar_on_save(scheme_holder(model), model.peft_config)
+    if options.get("push_to_hub") or not options.get("is_main_process", True):
+        return original(model, *args, **kwargs)
+    with adapter_staged(model, given["save_directory"]) as given["save_directory"]:
+        return original(*call.args, **call.kwargs)
 
 
 def describing(original: Hook, model: Any, output_dir: str) -> Any:
@@ -169,12 +156,7 @@ def merging(original: Hook, tuner: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def join_training(model: Any, *, float32: bool) -> None:
-    """Train the learned positions of a patched base with its adapters, and save them wherever those are saved.
-
-    Args:
-        model: a PEFT model, or a model of transformers with adapters.
-        float32: whether what trains is kept in float32, as PEFT's ``autocast_adapter_dtype`` says.
-    """
+    """Train the learned positions of a patched base with its adapters, and save them wherever those are saved."""
     if not is_patched(model):
         return
     training = any(not config.inference_mode for config in model.peft_config.values())
@@ -186,15 +168,7 @@ def join_training(model: Any, *, float32: bool) -> None:
 
 
 def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> AdapterFolder | None:
-    """The adapter of that name if it was trained under a scheme; None for any other, of which PEFT says what is wrong.
-
-    Args:
-        name: folder or Hub name.
-        hub: keywords of the call that loads it, of which those of the Hub are read (such as ``revision``).
-
-    Raises:
-        PeftAdapterMismatch: it was trained under a scheme, and its sidecar is damaged or missing.
-    """
+    """The adapter of that name if it was trained under a scheme; None for any other, whose faults PEFT reports."""
     options = {key: value for key, value in hub_options(hub).items() if value}
     try:
         folder = local_folder(str(name), options, ("*.json",))  # weights of a foreign repository are PEFT's to fetch
@@ -204,31 +178,11 @@ def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> Adap
     return AdapterFolder.open(name, **options) if guarded or (folder / SIDECAR).exists() else None
 
 
-def fill_in_shapes(config: Any, base: nn.Module) -> None:
-    """Complete the PEFT configuration of prompts or prefixes by the geometry of a patched base; leave all others.
-
-    PEFT reads ``num_attention_heads`` and ``num_key_value_heads``. MPT calls the former ``n_heads``; Falcon says by
-    ``multi_query`` that one head of keys serves all queries. A patched model caches the heads of its geometry.
-    """
-    if not getattr(config, "is_prompt_learning", False) or not is_patched(base) or stacks_of(base):
-        return
-    model: Any = base_model_of(base)[0]
-    if "num_key_value_heads" in model.config.get_text_config().to_dict():
-        return
-    geometry, prefix = scheme_of(base).geometry, config.peft_type in OF_KEYS
-    if config.num_layers is None:  # which PEFT before 0.19 asks for
-        config.num_layers = geometry.layers
-    if config.num_attention_heads is None:
-        config.num_attention_heads = geometry.kv_heads if prefix else geometry.heads
-    if config.token_dim is None and prefix:
-        config.token_dim = geometry.kv_heads * geometry.head_dim
-
-
 def preparing(original: Hook, model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """``prepare_inputs_for_generation``: the inputs of a step, whose KV cache PEFT finds under the name it knows."""
     base = model.get_base_model()
     name = cache_name(type(base))
-    if not OF_OLD or name in (None, NAME) or not model.active_peft_config.is_prompt_learning or not is_patched(base):
+    if name in (None, NAME) or not model.active_peft_config.is_prompt_learning or not is_patched(base):
         return original(model, *args, **kwargs)
     prepare = model.base_model_prepare_inputs_for_generation
 

@@ -37,7 +37,6 @@ METHODS = {
 
 FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # of the functions that load
 READ = {
-    "injecting": ("peft_config", "adapter_config"),
     "loading_on_base": FOLDER_ARGUMENTS,
     "loading_into": FOLDER_ARGUMENTS,
     "saving": ("save_directory",),
@@ -66,9 +65,6 @@ def wrap(owner: Any, name: str, hook: str) -> None:
     """Put a hook, by its name, in the place of a method (class methods included) or of a module's function, once.
 
     It is called with the original before the other arguments.
-
-    Raises:
-        AttributeError: the owner has no such method, or one without the parameter that the hook reads.
     """
     home = next((cls for cls in getattr(owner, "__mro__", ()) if name in vars(cls)), owner)
     raw = vars(home).get(name)
@@ -87,11 +83,7 @@ def wrap(owner: Any, name: str, hook: str) -> None:
 
 
 def check_methods() -> None:
-    """Refuse a PEFT, or a transformers, that lacks what has to be hooked.
-
-    Raises:
-        HostChanged: a method or a parameter of one is missing.
-    """
+    """Refuse a PEFT, or a transformers, that lacks what has to be hooked."""
     if lacking:
         from hf_posenc.core.lazy import HOSTS
         from hf_posenc.core.tested_versions import host_changed

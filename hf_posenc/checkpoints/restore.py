@@ -37,10 +37,7 @@ PATCHED_CLASS_MARK = "posenc_restoring"  # marks the classes of `patched_class`
 def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: Any = None) -> type[PreTrainedModel]:
     """A subclass of ``cls`` under the same name, built at the unpatched model's length and patched by its constructor.
 
-    Args:
-        cls: a concrete model class.
-        scheme: the checkpoint's.
-        device_map: that the model will be loaded by; if it is a dictionary, the constructor completes it.
+    A ``device_map`` that is a dictionary is completed.
     """
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -89,9 +86,6 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
     """Refuse a checkpoint that lacks weights of the base model, which transformers would draw at random.
 
     Heads and poolers may be missing: a base model is saved without them.
-
-    Raises:
-        CheckpointMismatch: By transformers' loading report ``info``, a weight is missing, or has another shape.
     """
     prefix = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     missing = sorted(
@@ -109,12 +103,7 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
 
 
 def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
-    """Finish a patched model once its weights are loaded: missing parameters, frozen tables, effect probe.
-
-    Raises:
-        WeightsNotFinite: a weight is no finite number.
-        NoEffect: the scheme was restored and does nothing.
-    """
+    """Finish a patched model once its weights are loaded: missing parameters, frozen tables, effect probe."""
     vars(model).pop(INITIALISER, None)
     initialise_missing(model, set(missing))
     check_finite(model)
@@ -124,17 +113,17 @@ def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
 
 
 def finish_part(model: nn.Module) -> None:
-    """Freeze tables and prove the effect of a model with one base model. Raises as `finish_loading` does."""
+    """Freeze tables and prove the effect of a model with one base model."""
     patch = patch_of(base_model_of(model)[0])
-    freeze(patch, out_of_use(patch.plan))  # the loader made new parameters
+    freeze(patch, out_of_use(patch))  # the loader made new parameters
     if patch.report.proof.verdict == "deferred":
         with unpatched_view(patch):
-            probe = EffectProbe(patch.plan)
+            probe = EffectProbe(patch)
         patch.report = replace(patch.report, proof=probe.verdict(patch))
 
 
 def apply_scheme(scheme: SchemeConfig, model: M) -> M:
-    """Patch a plain model as a stored scheme says. Raises as `patch_model` does."""
+    """Patch a plain model as a stored scheme says."""
     return patch_model(
         model,
         _spec(scheme.layout.default),
@@ -149,15 +138,7 @@ def _spec(chosen: Plan) -> SchemeSpec:
 
 
 def initialise_missing(model: nn.Module, missing: set[str]) -> None:
-    """Initialise the parameters that a checkpoint lacks; those that were loaded keep their values.
-
-    Args:
-        model: patched, with its weights loaded.
-        missing: names of parameters in ``model``.
-
-    Raises:
-        CheckpointMismatch: they have been offloaded already.
-    """
+    """Initialise the parameters that a checkpoint lacks; those that were loaded keep their values."""
     for prefix, scheme in model.named_modules():
         if not isinstance(scheme, Scheme) or isinstance(scheme, Composition):
             continue

@@ -58,14 +58,7 @@ def as_longrope(scheme: Scheme) -> dict[str, Any] | None:
 
 
 def longrope(rotation: Rotation, theta: float, scale: float, geometry: Geometry) -> dict[str, Any]:
-    """transformers' ``longrope`` with two equal lists.
-
-    Args:
-        rotation: of fixed frequencies.
-        theta: base that the lists divide the powers of.
-        scale: factor of cosines and sines.
-        geometry: of the scheme, for its lengths.
-    """
+    """transformers' ``longrope`` with two equal lists."""
     by = divisors(rotation, theta)
     return {
         "rope_type": "longrope", "rope_theta": theta, "short_factor": by, "long_factor": by, "factor": geometry.factor,

@@ -12,7 +12,7 @@ from hf_posenc.checkpoints.hub import of_other_names
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
-from hf_posenc.patching.text_limits import is_cut
+from hf_posenc.patching.text_limits import is_cut, is_unstated
 
 
 def load_tokenizer(name: str, **kwargs: Any) -> Any:
@@ -20,11 +20,7 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
 
     transformers reads the configuration as well, and some families validate it, which the config guard of a patched
     checkpoint does not pass: it gets the configuration behind the guard. A limit that was saved over that of the
-    checkpoint, as by saving the tokenizer last, is moved again.
-
-    Args:
-        name: folder or Hub name of the model or adapter.
-        **kwargs: of ``AutoTokenizer.from_pretrained``.
+    checkpoint, as by saving the tokenizer last, is moved again, and so is none.
 
     Raises:
         PosEncError: the tokenizer cannot be found or read.
@@ -37,7 +33,8 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
         kwargs["config"] = checkpoint.hf_config()
     with explained_errors(name):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **kwargs)
-    if scheme is not None and is_cut(tokenizer.model_max_length, scheme):
+    limit = tokenizer.model_max_length
+    if scheme is not None and (is_cut(limit, scheme) or is_unstated(limit, scheme)):
         tokenizer.model_max_length = scheme.target_length
     return tokenizer
 

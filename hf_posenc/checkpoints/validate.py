@@ -10,10 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from hf_posenc.core.files.json_file import read_object
-from hf_posenc.errors import (
-    CheckpointMismatch,
-    shown,
-)
+from hf_posenc.errors import CheckpointMismatch, shown
 from hf_posenc.patching.config_guard import SCHEME_KEY
 
 CONFIG, MAX_CONFIG_BYTES = "config.json", 1 << 24  # bytes; some list a name for each of 20,000 classes
@@ -28,15 +25,6 @@ def check_layer_count(name: str, config: Mapping[str, Any], weights: Iterable[st
     """Refuse a checkpoint whose weights have another number of layers than its configuration.
 
     transformers would leave out those of further layers, and draw missing ones at random.
-
-    Args:
-        name: of the checkpoint.
-        config: its configuration.
-        weights: names of its weights.
-        some: whether these are not all of them.
-
-    Raises:
-        CheckpointMismatch: the numbers differ.
     """
     depth = next((config[key] for key in LAYER_COUNT_KEYS if isinstance(config.get(key), int)), None)
     of_model = (weight for weight in weights if "posenc" not in weight.split("."))
@@ -74,7 +62,7 @@ def check_folder(name: str) -> None:
             names: set[Any] = set(shards.values()) if isinstance(shards, dict) else {None}
             odd = [one for one in names if not isinstance(one, str) or Path(one).name != one]
             if odd:
-                raise ValueError(f"its index names {shown(odd[0])}, which is no file of the folder")
+                raise ValueError(f"its index names {shown(odd[0])}, and the folder has no such file")
             lost = sorted(one for one in names if not (folder / one).is_file())
             if lost:
                 raise ValueError(f"its shard {lost[0]!r} is missing")

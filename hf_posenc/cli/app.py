@@ -132,11 +132,7 @@ class Command(TyperCommand):
                 formatter.write_dl(sections[heading])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of the command line.
-
-        Raises:
-            BadArgument: An option that takes one value is given several times, of which click would keep the last.
-        """
+        """Parse the words of the command line."""
         if args and not ctx.resilient_parsing:
             _, _, order = self.make_parser(ctx).parse_args(args=list(args))
             for parameter, times in Counter(order).items():

@@ -56,11 +56,7 @@ Factor = Annotated[
 
 
 def in_tokens(parameter: CallbackParam, given: str | None) -> int | None:
-    """Parse a length: ``4096`` or ``4k`` tokens.
-
-    Raises:
-        LengthContradiction: The text is no length.
-    """
+    """Parse a length: ``4096`` or ``4k`` tokens."""
     return None if given is None else tokens(given, parameter.opts[0])
 
 
@@ -84,11 +80,7 @@ TrustTasks = Annotated[
 
 
 def floating_dtype(name: str | None) -> str | None:
-    """Check ``--dtype``.
-
-    Raises:
-        BadArgument: torch has no floating data type of that name.
-    """
+    """Check ``--dtype``."""
     if name not in (None, "auto"):
         import torch
 
@@ -147,16 +139,7 @@ def is_given(context: Context, name: str) -> bool:
 
 
 def check_unread(context: Context, names: Collection[str], why: str) -> None:
-    """Refuse options on the command line that others leave without effect.
-
-    Args:
-        context: of the command.
-        names: of its parameters.
-        why: what follows the name of the option in the error.
-
-    Raises:
-        BadArgument: There is one.
-    """
+    """Refuse options on the command line that others leave without effect."""
     for parameter in context.command.params:
         if parameter.name in names and is_given(context, str(parameter.name)):
             raise BadArgument(f"{parameter.opts[0]} {why}")
@@ -166,10 +149,6 @@ def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str,
     """Parse ``["window=128", "ramp=dim"]``, and check the options against the scheme before any model is loaded.
 
     A value that parses as JSON is that value; any other is text.
-
-    Raises:
-        BadArgument: a word has no ``=``, or there is no scheme it could belong to.
-        PosEncError: the scheme, or one of its options, is refused.
     """
     options: dict[str, Any] = {}
     for word in words or ():
@@ -192,11 +171,7 @@ def words_of(given: Sequence[str] | None) -> list[str]:
 
 
 def whole_numbers(option: str, given: Sequence[str] | None, least: int = 1) -> list[int]:
-    """Parse comma-separated integers that are not below ``least``.
-
-    Raises:
-        BadArgument: a word is anything else.
-    """
+    """Parse comma-separated integers that are not below ``least``."""
     words = words_of(given)
     for word in words:
         if not (word.isascii() and word.isdigit() and int(word) >= least):
@@ -208,17 +183,13 @@ def whole_numbers(option: str, given: Sequence[str] | None, least: int = 1) -> l
 
 
 def lengths_of(option: str, given: Sequence[str] | None) -> list[int]:
-    """Parse comma-separated lengths: ``["4k,8k", "16384"]`` is three.
-
-    Raises:
-        LengthContradiction: a word is none.
-    """
+    """Parse comma-separated lengths: ``["4k,8k", "16384"]`` is three."""
     return [tokens(word, option) for word in words_of(given)]
 
 
-def command_line(context: Context, *, command: str | None = None) -> str:
-    """Format the running command, or ``command`` with its options, quoted for a shell and without defaults."""
-    words = [*program(), command or str(context.info_name)]
+def command_line(context: Context) -> str:
+    """Format the running command, quoted for a shell and without defaults."""
+    words = [*program(), str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         unsaid = value in (None, [], ()) or str(value) == str(parameter.default)

@@ -38,11 +38,7 @@ SETTINGS = "set"
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:
-    """Make the values of a YAML file the defaults of the running command.
-
-    Raises:
-        BadArgument: the file cannot be read, is no mapping, or names an option that the command does not have.
-    """
+    """Make the values of a YAML file the defaults of the running command."""
     if path is None:
         return None
     try:
@@ -87,11 +83,7 @@ def names_of(parameter: Any) -> list[str]:
 
 
 def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
-    """A value as click wants the default of an option to be.
-
-    Raises:
-        BadArgument: The option takes one value, or is on or off, and the file has something else.
-    """
+    """A value as click wants the default of an option to be."""
     if isinstance(value, Mapping) and parameter.multiple:
         return [f"{key}={single if isinstance(single, str) else json.dumps(single)}" for key, single in value.items()]
     if parameter.multiple:

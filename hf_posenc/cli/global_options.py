@@ -12,11 +12,7 @@ IMPORT = "--import"
 
 
 def separated(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of a command without both options, and the Python files to import.
-
-    Raises:
-        BadArgument: the last word asks for a file and names none.
-    """
+    """The words of a command without both options, and the Python files to import."""
     left, files, rest = [], [], iter(words)
     for word in rest:
         if word == IMPORT:

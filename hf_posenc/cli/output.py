@@ -204,27 +204,14 @@ def cell_text(cell: object) -> str:
 
 
 def check_output_file(option: str, path: Path) -> None:
-    """Check that an output path can be written as a regular file.
-
-    Raises:
-        BadArgument: The path is a folder, a device or a pipe, or its folder cannot be written to.
-    """
+    """Check that an output path can be written as a regular file."""
     if path.exists() and not path.is_file():
         raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
     check_output_folder(option, path.absolute().parent, path)
 
 
 def check_output_folder(option: str, folder: Path, path: Path | None = None) -> None:
-    """Check that new files can be made in a folder, which need not exist.
-
-    Args:
-        option: that names the output.
-        folder: where the files will be.
-        path: the output itself, where that is a file in it.
-
-    Raises:
-        BadArgument: it, or one of its parents, is a file or cannot be written to.
-    """
+    """Check that new files can be made in a folder, which need not exist."""
     try:
         with TemporaryFile(dir=nearest_existing(folder)):
             pass

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -52,6 +51,7 @@ Tasks = Annotated[
 ]
 Samples = Annotated[int | None, of_measurement(min=1, help="Windows of text at each length; default: 16.")]
 READING = ("text_field", "document_separator")
+"""Settings of how a text is read: its column in records, and what separates the documents of plain files."""
 
 
 def set_option(what: str, heading: str = MEASUREMENT) -> Any:
@@ -68,73 +68,44 @@ Settings = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How the texts of a command are read.
+def text_sources(
+    settings: dict[str, Any], *several: Sequence[str] | None, streaming: bool = False
+) -> list[TextSource | None]:
+    """The texts of a command, of which the first may be streamed; None in place of those that name nothing.
 
-    Attributes:
-        text_field: column of the text in jsonl, json, csv, parquet and datasets; without text, messages is read.
-        document_separator: splits plain text files into documents.
+    How they are read is taken out of the settings: `READING`. Each is read with what can take effect on it.
     """
+    from hf_posenc.errors import UnreadableDocuments
+    from hf_posenc.texts import TextSource
 
-    text_field: str = "text"
-    document_separator: str | None = None
-
-    @classmethod
-    def taken_from(cls, settings: dict[str, Any]) -> Reading:
-        """The settings of reading, taken out of all of a command."""
-        return cls(**{name: settings.pop(name) for name in READING if name in settings})
-
-    def words(self) -> list[str]:
-        """The options that have another command read the same texts."""
-        changed = {name: value for name, value in vars(self).items() if value != getattr(Reading, name)}
-        return [word for name, value in changed.items() for word in ("--set", f"{name}={value}")]
-
-    def sources(self, *several: Sequence[str] | None, streaming: bool = False) -> list[TextSource | None]:
-        """The texts of a command, of which the first may be streamed; None in place of those that name nothing.
-
-        Each is read with those of the settings that can take effect on it.
-
-        Raises:
-            BadArgument: there is a setting, and no text is named.
-            UnreadableDocuments: a setting fits none of the texts, or there is no such file.
-        """
-        from hf_posenc.errors import UnreadableDocuments
-        from hf_posenc.texts import TextSource
-
-        names = [name for given in several for name in given or ()]
-        if not names:
-            if self != Reading():
-                raise BadArgument(
-                    f"{' '.join(self.words())} has an effect with a text only, and none is named. Pass --text, or "
-                    "leave it out."
-                )
-            return [None] * len(several)
-        separator = self.document_separator
-        for written, meant in ESCAPES.items():
-            separator = separator and separator.replace(written, meant)
-        every = TextSource.of_names(names, field=self.text_field, separator=separator)
-        for part in every.parts:  # refused now, and not after a large model is loaded
-            if isinstance(part, Path) and not os.path.exists(part.expanduser()):
-                raise UnreadableDocuments(
-                    f"There is no file and no folder {shown(str(part))}. Check the path; a dataset is hub:NAME."
-                )
-        every.check_options()
-        return [
-            TextSource.of_names(list(given), streaming=streaming and number == 0).fitted(self.text_field, separator)
-            if given
-            else None
-            for number, given in enumerate(several)
-        ]
+    reading = {name: settings.pop(name) for name in READING if name in settings}
+    names = [name for given in several for name in given or ()]
+    if not names:
+        for name, value in reading.items():
+            raise BadArgument(
+                f"--set {name}={value} has an effect with a text only, and none is named. Pass --text, or leave it out."
+            )
+        return [None] * len(several)
+    field, separator = reading.get("text_field", "text"), reading.get("document_separator")
+    for written, meant in ESCAPES.items():
+        separator = separator and separator.replace(written, meant)
+    every = TextSource.of_names(names, field=field, separator=separator)
+    for part in every.parts:  # refused now, and not after a large model is loaded
+        if isinstance(part, Path) and not os.path.exists(part.expanduser()):
+            raise UnreadableDocuments(
+                f"There is no file and no folder {shown(str(part))}. Check the path; a dataset is hub:NAME."
+            )
+    every.check_options()
+    return [
+        TextSource.of_names(list(given), streaming=streaming and number == 0).fitted(field, separator)
+        if given
+        else None
+        for number, given in enumerate(several)
+    ]
 
 
 def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
-    """The values of ``--set`` by their names: lengths are tokens, lists have commas, any other is JSON or text.
-
-    Raises:
-        BadArgument: a word has no ``=``, or names none of the ``known`` settings.
-        LengthContradiction: a length is none.
-    """
+    """The values of ``--set`` by their names: lengths are tokens, lists have commas, any other is JSON or text."""
     found: dict[str, Any] = {}
     for word in merged_words(context):
         name, _, value = word.partition("=")
@@ -157,18 +128,7 @@ def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
 def measured_settings(
     context: Context, kind: type[Own], others: Collection[str], **given: Any
 ) -> tuple[Own, dict[str, Any]]:
-    """The settings of ``eval`` or ``compare``, and the values of ``--set`` that are none of them.
-
-    Args:
-        context: of the command, with ``--set``.
-        kind: of the settings.
-        others: names that ``--set`` may have besides them.
-        **given: settings that have an option of their own; None and empty lists leave them at their defaults.
-
-    Raises:
-        PosEncError: a setting is refused, or none of the tasks reads it.
-        BadArgument: a word of ``--set`` has no ``=``, or options of reading are given, and no text.
-    """
+    """The settings of ``eval`` or ``compare``, and the values of ``--set`` that are none of them."""
     from hf_posenc.eval.catalogue import SETTINGS, check_settings_read
     from hf_posenc.eval.settings import named
 
@@ -176,7 +136,7 @@ def measured_settings(
     other = {name: options.pop(name) for name in others if name in options}
     own |= {name: value for name, value in given.items() if value not in (None, [], (), False)}
     texts = ("text", "dev_text")
-    sources = Reading.taken_from(own).sources(*(own.pop(name, None) for name in texts))
+    sources = text_sources(own, *(own.pop(name, None) for name in texts))
     own |= {name: source for name, source in zip(texts, sources, strict=True) if source is not None}
     settings = kind.of(own | {"options": options})
     check_settings_read([name for name in SETTINGS if name in own], settings.tasks)
@@ -187,9 +147,6 @@ def merged_words(context: Context) -> list[str]:
     """The words of ``--set``: the command line's, and those of ``--config`` whose names it does not have.
 
     They take the place of the former in the context, so that the command is written as it runs without the file.
-
-    Raises:
-        BadArgument: one has no ``=``.
     """
     given = list(context.params["settings"] or ()) if is_given(context, "settings") else []
     names = {word.partition("=")[0].replace("-", "_") for word in given}

@@ -22,16 +22,7 @@ ASSUMED_MEMORY = 16 << 30  # bytes, where nothing reports it
 
 
 def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
-    """Refuse sequences whose forward pass does not fit in memory under any scheme; a low estimate.
-
-    Args:
-        model: computes them without a KV cache.
-        length: tokens of a sequence.
-        rows: sequences in a batch.
-
-    Raises:
-        NoMemory: their hidden states alone take more than all memory of the device.
-    """
+    """Refuse sequences whose forward pass does not fit in memory under any scheme; a low estimate."""
     needed, available = rows * length * bytes_per_token(model), device_memory(next(model.parameters()).device)
     if needed > available:
         raise NoMemory(
@@ -100,12 +91,7 @@ def _status(field: str) -> int | None:
 
 
 def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """All tensors of containers and attributes, at any depth; modules and classes are left out.
-
-    Args:
-        value: an object, a container or a tensor.
-        seen: identities of objects that are not entered again.
-    """
+    """All tensors of containers and attributes, at any depth; modules and classes are left out."""
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value

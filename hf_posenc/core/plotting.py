@@ -23,15 +23,13 @@ from hf_posenc.errors import MissingPackage
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#8C8C8C", "#7A5C00")
 MARKERS = "osD^vPX*h"
 DOTS_PER_INCH = 150
+WIDEST = 9.0  # inches of a figure, so that its text is legible where a page shows it at half its size
 SIGNED = "PuOr_r"  # purple below zero, white at zero, orange above, in every map of signed numbers
 MAGNITUDES = "cividis"  # dark blue to yellow
 
 
 def figure(width: float, height: float) -> tuple[Any, Any]:
     """Create a figure with one axes.
-
-    Args:
-        width, height: inches.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -42,11 +40,6 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
 
 def panels(width: float, height: float, rows: int, columns: int, *, shared: bool = True) -> tuple[Any, list[Any]]:
     """Create a figure with a grid of axes, in reading order, without pyplot: no window opens, no user setting changes.
-
-    Args:
-        width, height: of the whole figure, inches.
-        rows, columns: of the grid.
-        shared: whether all axes share both scales.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -129,12 +122,7 @@ DIGITS = re.compile(r"(\.\d{2})\d+")
 
 
 def svg_of(figure: Any, described: str) -> str:
-    """Render a figure as an ``<svg>`` element.
-
-    Args:
-        figure: a matplotlib figure, drawn under `SETTINGS`.
-        described: text alternative (``aria-label``) for screen readers.
-    """
+    """Render a figure as an ``<svg>`` element."""
     from matplotlib import rc_context
 
     file = io.StringIO()

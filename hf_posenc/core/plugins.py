@@ -22,10 +22,6 @@ def load_entry_points(group: str, accept: Callable[[str, Any], None]) -> None:
     """Import what installed packages name under ``group``; importing runs their decorators. Once in a process.
 
     A plugin that cannot be imported or accepted is logged, and the others are loaded.
-
-    Args:
-        group: of entry points.
-        accept: called with the name and the object of each, to register what no decorator has registered.
     """
     with _LOCK:
         if group in _LOADED:

@@ -1,4 +1,4 @@
-"""Types of the callbacks that long computations report their progress to."""
+"""Callbacks that long computations report their progress to."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ OpenProgressCallback = Callable[[float | None, str], None]
 
 StepCallback = Callable[[str], None]
 """Called with a description of the current step alone."""
+
+
+def part_of(progress: ProgressCallback, start: float, share: float, prefix: str = "") -> ProgressCallback:
+    """The progress of a part of the work, which begins at the fraction ``start`` of all and is ``share`` of it."""
+    return lambda done, doing: progress(start + share * done, f"{prefix}{doing}")

@@ -25,12 +25,7 @@ class SourceFinder(MetaPathFinder, InspectLoader):
     """
 
     def __init__(self, package: str, texts: Mapping[str, str]) -> None:
-        """Keep what to load.
-
-        Args:
-            package: name to import it by.
-            texts: name of a module inside the package, ``""`` for the package itself, to its text.
-        """
+        """Keep what to load."""
         self.package, self.texts = package, texts
 
     def inside(self, fullname: str) -> str | None:

@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import (
-    EVERYTHING,
-    ONE_REGION,
-    Band,
-    Region,
-)
+from hf_posenc.core.regions import EVERYTHING, ONE_REGION, Band, Region
 from hf_posenc.errors import CannotCombine
 
 

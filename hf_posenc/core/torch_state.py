@@ -48,13 +48,7 @@ def evaluation_mode_if_live(given: Any) -> AbstractContextManager[None]:
 def remove_hooks(
     hooks: MutableMapping[int, Any], ours: Callable[[Any], bool], beside: MutableMapping[int, Any] | None = None
 ) -> None:
-    """Remove hooks by what they are: the handles of a copied module are those of the original.
-
-    Args:
-        hooks: of a module, by their numbers.
-        ours: whether a hook is one to remove.
-        beside: what the module notes of the same hooks.
-    """
+    """Remove hooks by what they are: the handles of a copied module are those of the original."""
     for number in [number for number, hook in hooks.items() if ours(hook)]:
         del hooks[number]
         if beside is not None:

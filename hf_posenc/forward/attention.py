@@ -114,10 +114,10 @@ class PatchedAttention(MixesValues):
         extra = plan.scheme.extra_key_channels(ctx) if plan.fixed.extra_channels else None
         extra = None if extra is None else extra.to(keys[0].dtype)
         if cache is not None:
-            one = len(keys) == 1 and extra is None
-            new = keys[0] if one else pack_keys(keys, extra, cache, self.layer_idx)
-            widen(cache, self.layer_idx, new, v)
-            cached, v = cache.update(new, v, self.layer_idx)
+            one, layer = len(keys) == 1 and extra is None, self.layer_idx  # a property of some classes
+            new = keys[0] if one else pack_keys(keys, extra, cache, layer)
+            widen(cache, layer, new, v)
+            cached, v = cache.update(new, v, layer)
             keys, extra = ((cached,), None) if one else unpack_keys(cached, keys, extra)
         if extra is not None:
             ctx = replace(ctx, extra_key_channels=extra[:, :, : ctx.key_positions.shape[1]].float())

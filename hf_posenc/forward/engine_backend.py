@@ -25,16 +25,16 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.cache.key_layout import grows
+from hf_posenc.core.context import PositionContext
 from hf_posenc.core.grouped_heads import attend_packed
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.schemes.base import Scheme, implements
 
 if TYPE_CHECKING:
     from transformers import Cache
-
-    from hf_posenc.schemes.base import Scheme
 
 
 AttentionOutput = tuple[Tensor, Tensor | None]
@@ -42,6 +42,7 @@ ComputeCall = Callable[[AttentionCall], AttentionOutput]
 
 ENGINE_BACKENDS = ("eager", "sdpa")
 PACKAGES = flash_attn.BACKENDS  # which get no mask but that of padding
+ENGINE_HOOKS = ("bias", "values", "visible", "row_rotation", "sink")
 
 
 def engine_for(
@@ -204,3 +205,15 @@ def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
     """
     if context_parallel_active() and (scheme.needs_whole_text or not terms.scales_only or mask is not None):
         refuse_context_parallel(scheme)
+
+
+def computed_in_parts(scheme: Scheme) -> bool:
+    """Whether context parallelism can compute a scheme, of which `check_context_parallel` is sure in each call."""
+    token = torch.zeros(1, 1, dtype=torch.long)
+    by_engine = needs_engine(scheme, PositionContext(token, token, causal=True, contiguous=True))
+    return not (by_engine or scheme.needs_whole_text or implements(scheme, "reposition"))
+
+
+def needs_engine(scheme: Scheme, ctx: PositionContext) -> bool:
+    """Whether a scheme asks more of attention than scales and rotations, which the host's own function carries."""
+    return any(implements(scheme, hook) for hook in ENGINE_HOOKS) or not Terms(regions=scheme.regions(ctx)).scales_only

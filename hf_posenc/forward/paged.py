@@ -25,15 +25,13 @@ from torch import Tensor
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_captured
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
 from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
 from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
-from hf_posenc.schemes.base import Scheme, implements
+from hf_posenc.schemes.base import Scheme
 
-ENGINE_HOOKS = ("bias", "values", "visible", "row_rotation", "sink")
 NO_GRAPHS = "Scheme {} computes each request of a continuous batch by its own length, which CUDA graphs cannot replay."
 GRAPHS_OFF = "Pass ContinuousBatchingConfig(use_cuda_graph=False)."
 
@@ -54,11 +52,6 @@ class PagedRequest:
     start: int
     memo: dict[Hashable, object] = field(default_factory=dict)
     memo_of_keys: dict[Hashable, object] = field(default_factory=dict)
-
-
-def needs_engine(scheme: Scheme, ctx: PositionContext) -> bool:
-    """Whether a scheme asks more of attention than scales and rotations, which the host's own function carries."""
-    return any(implements(scheme, hook) for hook in ENGINE_HOOKS) or not Terms(regions=scheme.regions(ctx)).scales_only
 
 
 @torch.compiler.disable

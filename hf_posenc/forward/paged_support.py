@@ -15,7 +15,8 @@ from hf_posenc.cache.provenance import MARK
 from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.current_forward import ATTENTIONS, schemes_of_base
-from hf_posenc.forward.paged import GRAPHS_OFF, NO_GRAPHS, needs_engine
+from hf_posenc.forward.engine_backend import needs_engine
+from hf_posenc.forward.paged import GRAPHS_OFF, NO_GRAPHS
 from hf_posenc.schemes.base import Scheme, implements
 
 BACKENDS = ("sdpa", "paged|sdpa", "paged|eager")  # what transformers calls them here, from 5.4 on

@@ -95,16 +95,7 @@ def random_code(positions: Tensor, width: int) -> Tensor:
 def formula_change(
     attention: Any, scheme: Scheme, geometry: Geometry, positions: Tensor, hidden: Tensor, hooks: Hooks
 ) -> float:
-    """Relative change of attention by its formula, on random queries, keys and values, under other hooks.
-
-    Args:
-        attention: the patched module, whose projections some biases read.
-        scheme: of the module, on the device of the positions.
-        geometry: of the layer.
-        positions: ``[1, token]``.
-        hidden: input of the attention module, ``[1, token, width]``.
-        hooks: those to change.
-    """
+    """Relative change of attention by its formula, on random queries, keys and values, under other hooks."""
     generator, shape = torch.Generator().manual_seed(2), (positions.shape[1], geometry.head_dim)
     heads = geometry.heads, geometry.kv_heads, geometry.kv_heads
     q, k, v = (torch.randn(1, count, *shape, generator=generator).to(positions.device) for count in heads)

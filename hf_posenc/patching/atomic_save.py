@@ -16,6 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_posenc.cache.provenance import ENTRY
+from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import CheckpointMismatch, NotExpressible, OptionOutOfRange, shown
 from hf_posenc.patching.code_bundle import BUNDLE, FROM_BUNDLE, check_code, write_code
@@ -62,7 +63,7 @@ class AtomicSave:
             NotExpressible: the code cannot be bundled.
             OptionOutOfRange: ``code`` is something else.
             BadComparison: the results have no number of this scheme.
-            FolderUnusable: the folder of a checkpoint with code or results is a file.
+            FolderUnusable: the folder, or one that it would be in, is a file.
         """
         if code not in (None, BUNDLE):
             raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Leave it out, or pass that.")
@@ -78,8 +79,8 @@ class AtomicSave:
                 "Code and results go into a checkpoint that one process writes into a folder. Leave out push_to_hub, "
                 "distributed_checkpoint and arguments without a name; model.push_to_hub(name, code='bundle') uploads."
             )
-        as_its_class = os.path.isfile(save_directory) and not code and results is None
-        if args or shared or not kwargs.get("is_main_process", True) or as_its_class:
+        folder_to_write(save_directory)  # transformers logs that it is a file, and returns
+        if args or shared or not kwargs.get("is_main_process", True):
             return own(self.model, save_directory, *args, **kwargs)
         if not hasattr(self.model, "hf_device_map") and any(weight.is_meta for weight in self.model.parameters()):
             kwargs.setdefault(
@@ -115,11 +116,7 @@ def remove_atomic_save(model: nn.Module) -> None:
 
 
 def check_saver(base: nn.Module) -> None:
-    """Refuse the innermost ``save_pretrained`` that runs now, where what it saves does not say the scheme of ``base``.
-
-    Raises:
-        CheckpointMismatch: the configuration that is being saved lacks the scheme.
-    """
+    """Refuse the innermost running ``save_pretrained``, where what it saves does not say the scheme of ``base``."""
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(sys._getframe()) if frame.f_code.co_name == METHOD)
     saver = next((one for one in callers if isinstance(one, nn.Module)), None)
     if saver is None or not any(module is base for module in saver.modules()):
@@ -132,11 +129,7 @@ def check_saver(base: nn.Module) -> None:
 
 
 def check_said(model: nn.Module) -> None:
-    """Refuse to save a model whose configuration does not say what each of its patched parts carries.
-
-    Raises:
-        CheckpointMismatch: a patched part has another scheme than the configuration, or one stack has none.
-    """
+    """Refuse to save a model whose configuration does not say what each of its patched parts carries."""
     config: Any = getattr(model, "config", None)
     said = getattr(config, SCHEME_KEY, None)
     for module in model.modules():

@@ -30,7 +30,7 @@ from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import NotExpressible
 from hf_posenc.patching.config_guard import MODELING
-from hf_posenc.patching.model_card import update_metadata, write_bundle_section
+from hf_posenc.patching.model_card import update_metadata, write_section
 from hf_posenc.patching.state import STASH, describe
 from hf_posenc.schemes.base import Scheme
 
@@ -97,7 +97,7 @@ def write_code(model: Any, folder: Path) -> None:
     of_auto = {"AutoConfig": host.config_class.__name__, **autos}
     content["auto_map"] = {auto: f"{MODELING}.{name}" for auto, name in of_auto.items()}
     write_bytes(folder / "config.json", (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
-    write_bundle_section(folder, content["position_scheme"], next(iter(autos), host.__name__))
+    write_section(folder, content["position_scheme"], next(iter(autos), host.__name__))
     update_metadata(folder, library_name="transformers")
 
 
@@ -165,8 +165,8 @@ def own_modules(model: nn.Module) -> list[str]:
         if isinstance(module, Scheme):
             classes[type(module)] = "scheme"
         if STASH in module.__dict__:
-            classes[type(module.__dict__[STASH].plan.adapter)] = "adapter"
-            layout = module.__dict__[STASH].plan.layout
+            classes[type(module.__dict__[STASH].adapter)] = "adapter"
+            layout = module.__dict__[STASH].layout
             for plan in (layout.default, *layout.layers.values()):
                 classes.update(dict.fromkeys((cls for cls, _ in plan.parts), "scheme"))
     foreign = next((cls for cls in classes if not cls.__module__.startswith(f"{ROOT}.")), None)

@@ -49,12 +49,7 @@ CODE_MAP, MODELING = "auto_map", "modeling_hf_posenc"
 
 
 def guard(content: Mapping[str, Any], depth: str = LAYERS_KEY) -> dict[str, Any]:
-    """Add the config guard to the content of a ``config.json``; unchanged where it carries no scheme.
-
-    Args:
-        content: of the file.
-        depth: the model's key for its number of layers.
-    """
+    """Add the config guard to the content of a ``config.json``; unchanged where it carries no scheme."""
     if content.get(SCHEME_KEY) is None or GUARD_KEY in content:
         return dict(content)
     kind, layers = content.get("model_type"), content.get(depth)

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from hf_posenc.core.lengths import whole_length
 from hf_posenc.errors import HostConfigInvalid, LengthContradiction, PosEncError, first_line, nearest, shown
-from hf_posenc.patches.shared.rope_parameters import by_layer_type
+from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA, by_layer_type
 from hf_posenc.patches.shared.rotary_host import is_cast_of
 
-LENGTHS = ("max_position_embeddings", "n_positions", "original_max_position_embeddings")
+LENGTHS = ("max_position_embeddings", "n_positions", "original_max_position_embeddings", TRAINED_LENGTH)
 ROTATIONS = ("rope_parameters", "rope_scaling")
 POSITIVE = (
-    "rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"
+    "rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor",
+    TRAINED_THETA,
 )  # fmt: skip
 PER_PAIR = ("short_factor", "long_factor")  # of LongRoPE
 
@@ -39,15 +40,7 @@ PUT_BACK = (
 
 
 def check_lengths_and_rotation(config: Mapping[str, Any], where: str) -> None:
-    """Refuse lengths and RoPE parameters that are out of range. What is missing, transformers refuses.
-
-    Args:
-        config: a configuration's content.
-        where: the model or checkpoint it belongs to, for messages.
-
-    Raises:
-        HostConfigInvalid: a value has the wrong type or lies outside its range.
-    """
+    """Refuse lengths and RoPE parameters that are out of range. What is missing, transformers refuses."""
     from transformers import ROPE_INIT_FUNCTIONS
 
     known = sorted({"default", "mrope", *ROPE_INIT_FUNCTIONS})
@@ -92,15 +85,7 @@ def _is_positive(value: Any) -> bool:
 
 
 def check_rotation(base: nn.Module, *, trained_length_given: bool) -> None:
-    """Refuse a model whose configuration or rotary modules were changed after it was built.
-
-    Args:
-        base: the base model.
-        trained_length_given: whether the caller says what length the weights were trained for.
-
-    Raises:
-        HostConfigInvalid: a length, a kind of scaling, a factor or a frequency differs between the two.
-    """
+    """Refuse a model whose configuration or rotary modules were changed after it was built."""
     for name, module, fresh in rotary_modules(base):
         was, now = getattr(module, LENGTH, None), getattr(fresh, LENGTH, None)
         if not trained_length_given and was is not None and was != now:
@@ -117,11 +102,7 @@ def check_rotation(base: nn.Module, *, trained_length_given: bool) -> None:
 
 
 def rotary_modules(base: nn.Module) -> Iterator[tuple[str, Any, Any]]:
-    """Name of each rotary module that is made from a configuration alone, the module, and one made anew.
-
-    Raises:
-        HostConfigInvalid: the configuration makes none.
-    """
+    """Name of each rotary module that is made from a configuration alone, the module, and one made anew."""
     config: Any = base.config
     for name, module in base.named_modules():
         if not any(buffer.endswith(FREQUENCIES) for buffer in module._buffers) or "config" not in vars(module):

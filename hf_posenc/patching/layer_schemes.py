@@ -55,25 +55,10 @@ def layout_of(
     return replace(chosen, layers={str(layer): plan("host") for layer in local})
 
 
-def probed_layers(chosen: Layout, geometry: Geometry) -> list[int]:
-    """The layers that a probe has to cover: the first of each plan in use, on each kind of layer."""
-    first: dict[str, int] = {}
-    for layer in range(geometry.layers):
-        plan_and_kind = repr((chosen.plan_of(layer, geometry.layers), geometry.kinds[layer : layer + 1]))
-        first.setdefault(plan_and_kind, layer)
-    return list(first.values())
-
-
 def build_layer_schemes(
     chosen: Layout, geometry: Geometry, adapter_name: str, own_positions: Callable[..., Scheme]
 ) -> list[Scheme]:
     """One scheme a layer; the same object in all of them where it may be shared.
-
-    Args:
-        chosen: the scheme of all layers, and those of single layers.
-        geometry: of the model.
-        adapter_name: of the model's adapter, by which a scheme may be undefined.
-        own_positions: of a geometry and a ``layer``, the scheme that stands for the model's own positions there.
 
     Raises:
         OptionOutOfRange: an option is refused.
@@ -134,11 +119,6 @@ def trained_length_of_patch(
 ) -> int:
     """The trained length that ``patch_model(model, scheme, **options)`` counts from.
 
-    Args:
-        adapter, config: of the model.
-        scheme: as `patch_model` takes it; None for the model as it is, of which it is what that reaches.
-        options: of `patch_model`, with lengths and layers among them.
-
     Raises:
         PosEncError: the scheme or an option is refused.
     """
@@ -161,13 +141,7 @@ def unscaled_geometry(adapter: Adapter, config: Any) -> Geometry:
 
 
 def trained_length_under(adapter: Adapter, config: Any, chosen: Layout, geometry: Geometry) -> int:
-    """The trained length under the schemes of a layout; see the top of this file.
-
-    Args:
-        adapter, config: of the model.
-        chosen: the scheme of every layer.
-        geometry: from `unscaled_geometry`.
-    """
+    """The trained length under the schemes of a layout; see the top of this file."""
     if adapter.scaled_already(config) is None or overwrites_scaling(adapter, config, chosen, geometry):
         return geometry.trained_length
     return adapter.reach(config)

@@ -49,6 +49,8 @@ model = {auto}.from_pretrained("{name}", trust_remote_code=True)
 ```
 
 With the package (`pip install hf_posenc`), `hf_posenc.from_pretrained("{name}")` runs none of it.
+
+A tokenizer cuts texts at its `model_max_length`: set that to {target_length} or more if it was saved after the model.
 """
 
 PLAIN_FRONT_MATTER = "---\nlibrary_name: transformers\n---\n\n"
@@ -60,45 +62,23 @@ This checkpoint needs no package beside transformers; its `config.json` says the
 
 
 def write_plain_section(folder: Path, scheme: str, trained_length: int, target_length: int) -> None:
-    """Write into the README of ``folder`` what an exported checkpoint is, replacing an earlier section.
-
-    Args:
-        folder: of the checkpoint.
-        scheme: as it was patched, with its options.
-        trained_length, target_length: in tokens.
-    """
+    """Write into the README of ``folder`` what an exported checkpoint is, replacing an earlier section."""
     lengths = {"trained_length": f"{trained_length:,}", "target_length": f"{target_length:,}"}
     replace_section(folder, PLAIN_SECTION.format(scheme=scheme, **lengths), PLAIN_FRONT_MATTER)
 
 
-def write_section(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the section into the README of ``folder``, replacing an earlier one.
+def write_section(folder: Path, config: Mapping[str, Any], auto: str | None = None) -> None:
+    """Say in the README of ``folder``, of a checkpoint with this ``position_scheme``, how to load it.
 
-    Args:
-        folder: of a checkpoint.
-        config: its ``position_scheme``.
+    ``auto`` is the Auto class that loads a checkpoint which brings its code.
     """
     names = [part["name"] for part in config["scheme"]]
-    lengths = {name: config[name] for name in ("trained_length", "target_length")}
-    replace_section(
-        folder,
-        SECTION.format(scheme="+".join(names), name=folder.name, imports=imports_of(names), **lengths),
-        FRONT_MATTER,
-    )
-
-
-def write_bundle_section(folder: Path, config: Mapping[str, Any], auto: str) -> None:
-    """Say in the README of ``folder`` how to load a checkpoint that brings its code.
-
-    Args:
-        folder: of a checkpoint.
-        config: its ``position_scheme``.
-        auto: the Auto class that loads it.
-    """
-    names = "+".join(part["name"] for part in config["scheme"])
-    lengths = {name: config[name] for name in ("trained_length", "target_length")}
-    section = BUNDLE_SECTION.format(scheme=names, name=folder.name, auto=auto, **lengths)
-    replace_section(folder, section, PLAIN_FRONT_MATTER)
+    text, front_matter = (SECTION, FRONT_MATTER) if auto is None else (BUNDLE_SECTION, PLAIN_FRONT_MATTER)
+    section = text.format(
+        scheme="+".join(names), name=folder.name, imports=imports_of(names), auto=auto,
+        trained_length=config["trained_length"], target_length=config["target_length"],
+    )  # fmt: skip
+    replace_section(folder, section, front_matter)
 
 
 def imports_of(names: Collection[str]) -> str:
@@ -110,13 +90,7 @@ def imports_of(names: Collection[str]) -> str:
 
 
 def replace_section(folder: Path, section: str, front_matter: str) -> None:
-    """Put this package's section into the README of ``folder``, in the place of an earlier one; the rest is kept.
-
-    Args:
-        folder: of a checkpoint or an adapter.
-        section: the text, in Markdown.
-        front_matter: what a new file begins with.
-    """
+    """Put this package's section into the README of ``folder``, in the place of an earlier one; the rest is kept."""
     file = folder / CARD
     text = file.read_text(encoding="utf-8") if file.exists() else front_matter
     section = START + "\n" + section + END
@@ -148,9 +122,6 @@ def write_results(folder: Path, results: Any, scheme: str) -> None:
         folder: of a checkpoint, with a card.
         results: what `hf_posenc.evaluate` or `hf_posenc.compare` returned, or a file or folder of such results.
         scheme: of the checkpoint, whose rows are taken.
-
-    Raises:
-        BadComparison: there are no results, or none of this scheme.
     """
     from huggingface_hub import EvalResult
 

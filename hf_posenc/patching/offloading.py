@@ -75,14 +75,7 @@ def computing_device(module: nn.Module, offloads: Offloads, *, around: nn.Module
 
 
 def offload_beside(owner: nn.Module, name: str, neighbour: nn.Module, offloads: Offloads) -> None:
-    """Offload a new child of ``owner``, if the weights of ``neighbour`` are offloaded.
-
-    Args:
-        owner: a module of a model.
-        name: of the child.
-        neighbour: another part of the model, which computes where the child will.
-        offloads: of the model before it had the child.
-    """
+    """Offload a new child of ``owner``, if the weights of ``neighbour`` are offloaded."""
     child: nn.Module = owner.get_submodule(name)
     around = offloads[owner].below(name) if owner in offloads else None
     beside = next((offloads[part] for part in neighbour.modules() if part in offloads), None)

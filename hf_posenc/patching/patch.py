@@ -24,7 +24,7 @@ from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.validate_adapter import check_forward, check_heads, explained_forward
+from hf_posenc.patches.try_adapter import check_forward, check_heads, explained_forward
 from hf_posenc.patching.atomic_save import install_atomic_save
 from hf_posenc.patching.batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
@@ -34,7 +34,7 @@ from hf_posenc.patching.patched_config import write_config
 from hf_posenc.patching.preconditions import check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, is_patched, parts_of
+from hf_posenc.patching.state import STASH, Patch, base_model_of, is_patched, parts_of
 from hf_posenc.patching.swap import changing, swap, undo, undo_all, write_whole_config
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.base import Scheme, implements
@@ -56,32 +56,32 @@ def patch_model(
     """Replace the positional machinery of a live model.
 
     Args:
-        model: a model of transformers with any head, or a PEFT model around one; see `hf-posenc list --models`. Of an
-            encoder–decoder both stacks are patched; ``model.get_encoder()`` and ``model.get_decoder()`` are models,
-            too, which may get different schemes.
+        model: a model of transformers with any head, or a PEFT model around one; see `hf-posenc list --models`. An
+            encoder–decoder gets the scheme in both stacks. To give them different ones, patch ``model.get_encoder()``
+            and ``model.get_decoder()``.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
         factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.
-        trained_length: tokens the weights were trained on, where the configuration does not say it. Of a model that
-            is scaled already it is by default what that reaches, and has to be given for a scheme that puts another
-            rotation in the place of the scaled one.
-        layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others, and all where
-            there are none, get ``scheme``. By default layers that see a window of keys only, or do not rotate them,
-            keep their own positions under a scheme that extends the context; ``"all"`` gives it to them, too.
+        trained_length: tokens the weights were trained on, if the configuration does not say it. If the model is
+            scaled already, the default is the length it reaches. A scheme that replaces the scaled rotation then
+            needs this argument.
+        layers: schemes of single layers: number or slice (``"3::4"``) to scheme. All other layers get ``scheme``.
+            By default a scheme that extends the context leaves out layers with a window or without a rotation;
+            ``"all"`` includes them.
         **options: of the scheme; ``hf-posenc info NAME`` lists them.
 
     Returns:
-        The same object. `describe` reports what was done, `unpatch_model` undoes it.
+        The same object. `describe` reports the patch, `unpatch_model` undoes it.
 
     Raises:
-        PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
+        PosEncError: each cause has its own subclass, see `hf_posenc.errors`. The model is then as it was.
 
     Warns:
         UntestedVersion: transformers is newer than this package is tested with.
-        NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
+        NothingStretched: the scheme stretches the context, and has neither a factor nor a length.
         LimitKept: a `SentenceTransformer` cuts texts below the trained length, and still does.
 
-    Patch before other threads compute with the model: their forward passes are not waited for.
+    Patch before other threads use the model, because the patch does not wait for their forward passes.
     """
     with explained_imports(), float32_by_default(), changing(model) as bases:
         fresh = [base for base in bases if STASH not in base.__dict__]
@@ -121,9 +121,9 @@ def _patch(
     )
     geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
     schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
-    plan = PatchPlan(model, base, adapter, geometry, chosen, schemes)
-    check_schemes(plan, trained_length_given=trained_length is not None)
-    report = _install(plan)
+    patch = Patch(model, base, adapter, geometry, chosen, schemes)
+    check_schemes(patch, trained_length_given=trained_length is not None)
+    report = _install(patch)
     if factor is None and target_length is None and report.proof.verdict == "identity":
         warn_of_no_stretch(report, schemes[0])
 
@@ -139,16 +139,15 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
         )
 
 
-def _install(plan: PatchPlan) -> PatchReport:
+def _install(patch: Patch) -> PatchReport:
     """Swap the classes and prove that outputs move; or roll back and raise."""
-    model, base, adapter = plan.model, plan.base, plan.adapter
+    model, base, adapter = patch.model, patch.base, patch.adapter
     with explained_forward(adapter, base, patched=False):
-        probe = EffectProbe(plan)
-    patch = Patch(plan)
+        probe = EffectProbe(patch)
     try:
         swap(patch)
         with evaluation_mode(base):
-            check_heads(base, plan.geometry)
+            check_heads(base, patch.geometry)
         write_config(patch)
         if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # which has observed whole forward passes
             with evaluation_mode(base):

@@ -29,9 +29,8 @@ from hf_posenc.patching.config_guard import (
     guarded_class,
 )  # fmt: skip
 from hf_posenc.patching.scheme_config import SchemeConfig, own_code
-from hf_posenc.patching.state import Patch, PatchPlan, outer_model
+from hf_posenc.patching.state import Patch, outer_model
 
-CONFIGS = "posenc_configs"  # of the model around: modules that have its configuration, each with the one from before
 LENGTH = "max_position_embeddings"
 PATCH_ENTRIES = (*PATCH_KEYS, ROPE_KEY, LENGTH)  # entries that belong to the patch
 
@@ -40,33 +39,34 @@ def write_config(patch: Patch) -> None:
     """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
 
     A copy, because two models may share a configuration object."""
-    plan = patch.plan
-    old: Any = plan.base.config
-    new, patch.configs = own_config(plan.model, old)
-    if code := own_code(plan.layout):
+    old: Any = patch.base.config
+    new = own_config(patch, patch.model, old)
+    if code := own_code(patch.layout):
         setattr(new, CODE_KEY, code)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
         setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
-    entry = scheme_entry(plan, plan.adapter.host_length(old))
+    entry = scheme_entry(patch, patch.adapter.host_length(old))
     write_entry(new, entry)
-    plan.base.__dict__[ENTRY] = entry
+    patch.base.__dict__[ENTRY] = entry
     patch.entries = copy.deepcopy(vars(new))
-    write_outer_config(plan.model, entry)
+    write_outer_config(patch, outer_model(patch.model))
 
 
-def own_config(model: nn.Module, old: Any) -> tuple[Any, list[tuple[nn.Module, Any]]]:
-    """A copy of a configuration, in its place in every module of a model that had it; and these, with the old one."""
+def own_config(patch: Patch, model: nn.Module, old: Any) -> Any:
+    """A copy of a configuration, in its place in every module of a model that had it, which the patch records."""
     new = copy.deepcopy(old)
     new.__class__ = guarded_class(new.__class__)
-    holders = [module for module in model.modules() if module.__dict__.get("config") is old]
-    for module in holders:
+    for module in [module for module in model.modules() if module.__dict__.get("config") is old]:
         module.config = new
-    return new, [(module, old) for module in holders]
+        patch.configs.append((module, old))
+    return new
 
 
-def scheme_entry(plan: PatchPlan, host_length: int) -> dict[str, Any]:
+def scheme_entry(patch: Patch, host_length: int) -> dict[str, Any]:
     """What a configuration says of a patch; ``host_length`` is that of the unpatched model."""
-    return SchemeConfig(plan.layout, plan.geometry.trained_length, plan.geometry.target_length, host_length).to_json()
+    return SchemeConfig(
+        patch.layout, patch.geometry.trained_length, patch.geometry.target_length, host_length
+    ).to_json()
 
 
 def write_entry(config: Any, entry: Mapping[str, Any]) -> None:
@@ -78,49 +78,31 @@ def write_entry(config: Any, entry: Mapping[str, Any]) -> None:
 def restore_config(patch: Patch) -> None:
     """Restore the configuration; as a copy with the caller's changes, where it was changed since the patch."""
     changes = changed_entries(patch) if patch.entries else {}
-    for number, (module, old) in enumerate(patch.configs):
-        if number == 0:
-            config = copy.deepcopy(old) if changes else old
-            vars(config).update(changes)
-        module.config = config
-    restore_outer_config(patch.plan.model)
+    before = {id(old): old for _, old in patch.configs}
+    if changes:
+        first = next(iter(before))
+        before[first] = copy.deepcopy(before[first])
+        vars(before[first]).update(changes)
+    for module, old in patch.configs:
+        module.config = before[id(old)]
 
 
 def update_config(patch: Patch) -> None:
-    """Write the lengths of the plan, which are new, into the configuration, and into what is known of it and of KV
+    """Write the lengths of the patch, which are new, into the configuration, and into what is known of it and of KV
     caches."""
-    plan = patch.plan
-    entry = scheme_entry(plan, patch.entries[SCHEME_KEY]["host_length"])
+    entry = scheme_entry(patch, patch.entries[SCHEME_KEY]["host_length"])
     for written in {id(vars(module)["config"]): vars(module)["config"] for module, _ in patch.configs}.values():
         write_entry(written, entry)
-    plan.base.__dict__[ENTRY] = entry  # another object: caches have noted the old one
-    config: Any = plan.base.config
+    patch.base.__dict__[ENTRY] = entry  # another object: caches have noted the old one
+    config: Any = patch.base.config
     length = config.attribute_map.get(LENGTH, LENGTH)  # GPT-2 calls it ``n_positions``
     patch.entries |= copy.deepcopy({name: vars(config)[name] for name in (SCHEME_KEY, length)})
-    update_outer_config(plan.model, entry)
 
 
-def write_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
-    """Write a scheme entry into a copy of the configuration of the outermost model, where that does not say it."""
-    outer: Any = outer_model(model)
-    if outer is None or getattr(outer.config, SCHEME_KEY, None) is not None:
-        return
-    new, outer.__dict__[CONFIGS] = own_config(model, outer.config)
-    write_entry(new, entry)
-
-
-def update_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
-    """Write another entry where `write_outer_config` has written one."""
-    outer = outer_model(model)
-    if outer is not None and CONFIGS in outer.__dict__:
-        write_entry(outer.config, entry)
-
-
-def restore_outer_config(model: nn.Module) -> None:
-    """Undo `write_outer_config`."""
-    outer = outer_model(model)
-    for module, config in () if outer is None else outer.__dict__.pop(CONFIGS, ()):
-        module.config = config
+def write_outer_config(patch: Patch, outer: Any) -> None:
+    """Write the scheme of a patch into a copy of the configuration of a model around it, where that does not say it."""
+    if outer is not None and getattr(outer.config, SCHEME_KEY, None) is None:
+        write_entry(own_config(patch, outer, outer.config), vars(patch.base)[ENTRY])
 
 
 def changed_entries(patch: Patch) -> dict[str, Any]:
@@ -129,7 +111,7 @@ def changed_entries(patch: Patch) -> dict[str, Any]:
         check_unchanged(patch)
     except HostConfigInvalid:
         return {}
-    now = {name: value for name, value in vars(patch.plan.base.config).items() if name not in PATCH_ENTRIES}
+    now = {name: value for name, value in vars(patch.base.config).items() if name not in PATCH_ENTRIES}
     return {name: value for name, value in now.items() if name not in patch.entries or patch.entries[name] != value}
 
 
@@ -137,12 +119,9 @@ def check_unchanged(patch: Patch) -> None:
     """Refuse a configuration whose positions were changed since the patch.
 
     ``max_position_embeddings`` may be changed: loading a checkpoint sets it to the target length again.
-
-    Raises:
-        HostConfigInvalid: it was changed.
     """
-    adapter, then = patch.plan.adapter, patch.plan.geometry
-    config: Any = copy.copy(patch.plan.base.config)
+    adapter, then = patch.adapter, patch.geometry
+    config: Any = copy.copy(patch.base.config)
     for name in (SCHEME_KEY, ROPE_KEY):
         was, now = patch.entries.get(name), getattr(config, name, None)
         if now != was and not _contains(now, was):
@@ -152,7 +131,7 @@ def check_unchanged(patch: Patch) -> None:
         geometry = adapter.geometry(config, trained_length=then.trained_length, target_length=then.target_length)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise HostConfigInvalid(
-            f"The configuration of this {type(patch.plan.base).__name__} was changed after the patch and cannot be "
+            f"The configuration of this {type(patch.base).__name__} was changed after the patch and cannot be "
             f"read any more: {str(error).partition('. ')[0]}. Put back what was changed, and save then."
         ) from error
     for field in fields(then):

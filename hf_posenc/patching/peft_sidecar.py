@@ -21,7 +21,6 @@ import hashlib
 import json
 import weakref
 from collections.abc import Mapping, MutableMapping
-from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -42,11 +41,6 @@ SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safe
 DIGEST, OWN_DIGEST = "parameters_sha256", "sha256"
 BASE_KEY = "posenc_base"  # of a PEFT configuration: weak reference to the base whose scheme it saves
 TYPE_KEY = "peft_type"
-CONVERTED_FROM: ContextVar[Any] = ContextVar("CONVERTED_FROM", default=None)
-"""Folder of what an adapter began from, while PEFT converts it to LoRA: it saves copies of the configuration then.
-
-PEFT writes the configuration of that folder again, whose positions are not those of the model any more.
-"""
 GUARD_TEXT = (
     "Load this adapter with hf_posenc.from_pretrained, or on a base with hf_posenc.load_peft_adapter: it is {kind} on "
     "positions of the package hf_posenc (pip install hf_posenc)."
@@ -77,19 +71,15 @@ def sidecar_writing_class(cls: Any) -> Any:
         base = self.__dict__[BASE_KEY]()
         if base is None:
             return cls.save_pretrained(self, save_directory, **kwargs)
-        began = CONVERTED_FROM.get() is not None and Path(CONVERTED_FROM.get()) == Path(save_directory)
-        with staged(save_directory, companions=() if began else (SIDECAR, PARAMETERS)) as staging:
+        with staged(save_directory, companions=(SIDECAR, PARAMETERS)) as staging:
             cls.save_pretrained(self, str(staging), **kwargs)
-            if not began:
-                write_sidecar(base, staging)
-                raise_limits_in(Path(save_directory), base, into=staging)
+            write_sidecar(base, staging)
+            raise_limits_in(Path(save_directory), base, into=staging)
             if is_patched(base):
                 write_json(staging / PEFT_CONFIG, guard_adapter_config(read_json(staging / PEFT_CONFIG)))
 
     def reduced(self: Any, protocol: Any) -> tuple[Any, ...]:
         """Copies and pickles are of PEFT's class, and write no sidecar until they are part of a model."""
-        if CONVERTED_FROM.get() is not None:
-            return cls.__new__, (type(self),), dict(self.__dict__)
         state = {name: value for name, value in self.__dict__.items() if name != BASE_KEY}
         return cls.__new__, (cls,), state
 

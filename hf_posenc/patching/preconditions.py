@@ -23,10 +23,11 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
+from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
 from hf_posenc.patching.offloading import is_foreign
-from hf_posenc.patching.state import STASH, PatchPlan, adapted_modules, describe
+from hf_posenc.patching.state import STASH, Patch, adapted_modules, describe
 from hf_posenc.patching.swap import out_of_use
 from hf_posenc.patching.weights import check_finite
 from hf_posenc.schemes.build import rotates
@@ -36,15 +37,7 @@ SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
 
 
 def check_model(model: nn.Module, base: nn.Module) -> None:
-    """Refuse a model that cannot be patched with any scheme.
-
-    Args:
-        model: as the caller holds it.
-        base: the base model inside it.
-
-    Raises:
-        PosEncError: one subclass a cause.
-    """
+    """Refuse a model that cannot be patched with any scheme."""
     if STASH in base.__dict__:
         raise AlreadyPatched(
             f"This {type(base).__name__} carries scheme {describe(base).scheme!r} already. Call "
@@ -62,40 +55,31 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     check_finite(model)
 
 
-def check_schemes(plan: PatchPlan, *, trained_length_given: bool) -> None:
-    """Refuse a model that the schemes of a plan cannot be put on as a whole.
-
-    Args:
-        plan: of the patch.
-        trained_length_given: whether the caller says what length the weights were trained for.
-
-    Raises:
-        PosEncError: one subclass a cause; see the functions that are called.
-    """
-    check_existing_scaling(plan, trained_length_given=trained_length_given)
-    check_layer_count(plan)
-    check_remembered(plan)
-    check_foreign_forward(plan)
-    check_tables(plan)
-    check_reducer(plan)
+def check_schemes(patch: Patch, *, trained_length_given: bool) -> None:
+    """Refuse a model that the schemes of a plan cannot be put on as a whole."""
+    check_existing_scaling(patch, trained_length_given=trained_length_given)
+    check_layer_count(patch)
+    check_remembered(patch)
+    check_foreign_forward(patch)
+    check_tables(patch)
+    check_reducer(patch)
 
 
-def check_existing_scaling(plan: PatchPlan, *, trained_length_given: bool) -> None:
-    """Refuse to put a scheme on a rotation that the configuration scales already.
-
-    Raises:
-        AlreadyScaled: the scheme would overwrite that scaling, or cannot be put on top of it.
-    """
-    adapter, schemes, config = plan.adapter, plan.schemes, vars(plan.base)["config"]
+def check_existing_scaling(patch: Patch, *, trained_length_given: bool) -> None:
+    """Refuse to put a scheme on a rotation that the configuration scales already."""
+    adapter, schemes, config = patch.adapter, patch.schemes, vars(patch.base)["config"]
     scaling = adapter.scaled_already(config)
     if scaling is None:
         return
     if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
         name = next((s.shown_name for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
         other = "" if scaling in adapter.length_dependent else f', or stretch what is there: scheme="host+{name}"'
+        known, theta = adapter.trained_length(config), getattr(config, TRAINED_THETA, None)
+        length = known if hasattr(config, TRAINED_LENGTH) or known < adapter.host_length(config) else ""
+        base = "" if theta is None else f" and base={theta:g}"
         raise AlreadyScaled(
             f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
-            f"trained_length= to say what the weights saw before{other}."
+            f"trained_length={length}{base} to say what the weights saw before{other}."
         )
     if not all(s.replaces_host for s in schemes) and scaling in adapter.length_dependent:
         raise AlreadyScaled(
@@ -104,30 +88,22 @@ def check_existing_scaling(plan: PatchPlan, *, trained_length_given: bool) -> No
         )
 
 
-def check_layer_count(plan: PatchPlan) -> None:
-    """Refuse a base model whose attention layers cannot all be patched.
-
-    Raises:
-        UnsupportedModel: it has none, or another number than its configuration says.
-    """
-    found, stated = plan.adapter.attention_count(plan.base), plan.geometry.layers
+def check_layer_count(patch: Patch) -> None:
+    """Refuse a base model whose attention layers cannot all be patched."""
+    found, stated = patch.adapter.attention_count(patch.base), patch.geometry.layers
     if found == 0 or found != stated:
-        classes = ", ".join(cls.__name__ for cls in plan.adapter.attention)
+        classes = ", ".join(cls.__name__ for cls in patch.adapter.attention)
         raise UnsupportedModel(
-            f"This {type(plan.base).__name__} has {found} attention layers that {type(plan.adapter).__name__} can "
+            f"This {type(patch.base).__name__} has {found} attention layers that {type(patch.adapter).__name__} can "
             f"patch ({classes}), and its configuration says {stated}. Set num_hidden_layers to the layers that it has, "
             "or patch the whole model, as its class makes it, before it is cut or rewritten."
         )
 
 
-def check_remembered(plan: PatchPlan) -> None:
-    """Refuse a model whose modules were built with other numbers than its configuration has now.
-
-    Raises:
-        HostConfigInvalid: a module has another value than the configuration.
-    """
-    base = plan.base
-    for name, attribute, expected in plan.adapter.remembered(base):
+def check_remembered(patch: Patch) -> None:
+    """Refuse a model whose modules were built with other numbers than its configuration has now."""
+    base = patch.base
+    for name, attribute, expected in patch.adapter.remembered(base):
         live = getattr(base.get_submodule(name), attribute, None)
         if live != expected:
             raise HostConfigInvalid(
@@ -136,14 +112,10 @@ def check_remembered(plan: PatchPlan) -> None:
             )
 
 
-def check_foreign_forward(plan: PatchPlan) -> None:
-    """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called.
-
-    Raises:
-        ForeignPatch: another library did that.
-    """
-    swapped = (module for module, _ in plan.adapter.swaps(plan.base, plan.schemes[0]))
-    for module in (*plan.adapter.attentions(plan.base), *swapped):
+def check_foreign_forward(patch: Patch) -> None:
+    """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called."""
+    swapped = (module for module, _ in patch.adapter.swaps(patch.base, patch.schemes[0]))
+    for module in (*patch.adapter.attentions(patch.base), *swapped):
         if is_foreign(module):
             raise ForeignPatch(
                 f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
@@ -151,16 +123,12 @@ def check_foreign_forward(plan: PatchPlan) -> None:
             )
 
 
-def check_tables(plan: PatchPlan) -> None:
-    """Refuse to patch a model whose position table PEFT has wrapped; raises as `check_own_table` does.
-
-    Raises:
-        HostConfigInvalid: the table has another number of rows than the configuration says.
-    """
-    base: Any = plan.base
-    adapter, expected = plan.adapter, plan.geometry.table
+def check_tables(patch: Patch) -> None:
+    """Refuse to patch a model whose position table PEFT has wrapped."""
+    base: Any = patch.base
+    adapter, expected = patch.adapter, patch.geometry.table
     first = {id(module): kept.get(FIRST_ROW, 0) for module, kept in adapter.attributes(base)}
-    tables = [module for module, cls in adapter.swaps(base, plan.schemes[0]) if issubclass(cls, SchemePositionTable)]
+    tables = [module for module, cls in adapter.swaps(base, patch.schemes[0]) if issubclass(cls, SchemePositionTable)]
     for name, module in base.named_modules():
         if module in tables:
             check_own_table(name, module, base)
@@ -174,11 +142,7 @@ def check_tables(plan: PatchPlan) -> None:
 
 
 def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
-    """Refuse a module that holds several models, as it is unknown which one is meant.
-
-    Raises:
-        UnsupportedModel: it holds more than one.
-    """
+    """Refuse a module that holds several models, as it is unknown which one is meant."""
     inside = set(base.modules())
     others = [module for module in model.modules() if isinstance(module, tuple(kinds)) and module not in inside]
     if others:
@@ -189,11 +153,7 @@ def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[n
 
 
 def check_unsharded(model: nn.Module) -> None:
-    """Refuse a model whose weights are sharded.
-
-    Raises:
-        UnsupportedModel: FSDP or tensor parallelism has sharded them.
-    """
+    """Refuse a model whose weights are sharded."""
     sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING_CLASSES)
     apart = any(type(weight).__name__ == SHARDED_TENSOR for weight in model.parameters())
     if sharding or apart:
@@ -203,15 +163,11 @@ def check_unsharded(model: nn.Module) -> None:
         )
 
 
-def check_reducer(plan: PatchPlan) -> None:
-    """Refuse to add or freeze parameters once a gradient reducer has listed them.
-
-    Raises:
-        UnsupportedModel: the model is in `DistributedDataParallel`, and the scheme adds or freezes parameters.
-    """
-    adds = any(True for scheme in plan.schemes for _ in scheme.parameters())
-    changes = adds or any(weight.requires_grad for weight in out_of_use(plan))
-    if changes and any(isinstance(module, DistributedDataParallel) for module in plan.model.modules()):
+def check_reducer(patch: Patch) -> None:
+    """Refuse to add or freeze parameters once a gradient reducer has listed them."""
+    adds = any(True for scheme in patch.schemes for _ in scheme.parameters())
+    changes = adds or any(weight.requires_grad for weight in out_of_use(patch))
+    if changes and any(isinstance(module, DistributedDataParallel) for module in patch.model.modules()):
         raise UnsupportedModel(
             "This model is in DistributedDataParallel, which would not learn of parameters that the scheme adds or "
             "freezes. Patch the model first, and wrap it afterwards."

@@ -15,13 +15,12 @@ by one unit in the last place of float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hf_posenc.core.constants import HALF
 from hf_posenc.core.torch_state import evaluation_mode
@@ -31,19 +30,25 @@ from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import NEUTRAL, TERMS, Hooks, formula_change, has_any, neutral, random_code, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, shows_silent_terms, spread_positions
-from hf_posenc.patching.float32 import in_float32, packed, runs_in_float32
-from hf_posenc.patching.layer_schemes import probed_layers
+from hf_posenc.patching.layer_run import (
+    factor_name,
+    in_float32,
+    packed,
+    perturb_positions,
+    relative_change,
+    runs_in_float32,
+    scaled_scores,
+)
 from hf_posenc.patching.offloading import computing_device, offloads_of
 from hf_posenc.patching.report import Proof
 from hf_posenc.patching.state import unpatched_view
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
-    from hf_posenc.patching.state import Patch, PatchPlan
+    from hf_posenc.patching.state import Patch
 
 SHARPENING = (1.0, 10.0, 100.0)
 SOFTENING = (1e-3, 1e-6, 1e-9)  # of attention that sees one key alone, whatever its scores are multiplied by
-SCORE_FACTORS = ("scaling", "inv_norm_factor", "softmax_scale")  # what attention classes call the factor of q · k
 # Largest relative change that is rounding: a layer's accumulated error in each dtype, ten times over.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 MATTERS = 1e3  # times the rounding: how much a term has to change attention by its formula to be looked for in a layer
@@ -52,18 +57,11 @@ MIN_CHANGE, MAX_CHANGE = 2.0, 8.0  # a change is more than the one; what must be
 
 
 class EffectProbe:
-    """Outputs of some layers before the patch, to be compared with those after it.
+    """Outputs of one layer of each kind before a patch, to be compared with those after it."""
 
-    Args:
-        plan: of the patch; the model is not patched yet.
-
-    Attributes:
-        layers: that are probed, one of each kind; where all layers have one scheme, the first.
-    """
-
-    def __init__(self, plan: PatchPlan) -> None:
-        self.adapter, self.base, self.geometry = adapter, base, geometry = plan.adapter, plan.base, plan.geometry
-        self.layers = layers = probed_layers(plan.layout, geometry)
+    def __init__(self, patch: Patch) -> None:
+        self.adapter, self.base, self.geometry = adapter, base, geometry = patch.adapter, patch.base, patch.geometry
+        self.layers = layers = patch.layout.representatives(geometry.layers, geometry.kinds)
         parameter = next(base.parameters())
         self.attentions: list[Any] = list(adapter.attentions(base))
         offloads = offloads_of(base)
@@ -119,11 +117,7 @@ class EffectProbe:
     def verdict(self, patch: Patch) -> Proof:
         """Compare with the patched layers: the patch has an effect if one layer's outputs changed.
 
-        Args:
-            patch: that the model carries now; where the first outputs do not tell, it is taken off for further ones.
-
-        Raises:
-            NoEffect: outputs did not change where they must, or changed where they must not.
+        Where the first outputs do not tell, the patch is taken off for further ones.
         """
         if self.deferred:
             return Proof("deferred")
@@ -135,7 +129,7 @@ class EffectProbe:
         return Proof("moved", max(p.change for p in moved), min(p.unchanged_below for p in moved))
 
     def verdict_of(self, layer: int, patch: Patch) -> Proof:
-        """The verdict on one layer. Raises as `verdict` does."""
+        """The verdict on one layer."""
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         geometry, window = self.geometry.of_layer(layer), self.attentions[layer].window
         must_move = differs_from_host(scheme, self.positions, geometry)
@@ -171,15 +165,7 @@ class EffectProbe:
         return Proof("moved", change, scheme.unchanged_below)
 
     def check_terms(self, layer: int, scheme: Scheme) -> None:
-        """Refuse a patched layer that leaves out a term of its scheme, or keeps positions that it replaces.
-
-        Args:
-            layer: one of those that are probed.
-            scheme: of that layer, on its device.
-
-        Raises:
-            NoEffect: a term does not reach the layer, or the model's own positions are left in it.
-        """
+        """Refuse a patched layer that leaves out a term of its scheme, or keeps positions that it replaces."""
         adapter, name = type(self.adapter).__name__, scheme.shown_name
         where = f"attention layer {layer} as {adapter} patches it"
         here = neutral(hook for hook in NEUTRAL if has_any(scheme, [hook]))
@@ -258,33 +244,3 @@ def refuse_not_finite(found: Tensor, scheme: Scheme) -> None:
         raise NoEffect(
             f"The probe of scheme {scheme.shown_name!r} gave numbers that are not finite. Check the weights."
         )
-
-
-def relative_change(out: Tensor, before: Tensor) -> Tensor:
-    """Largest change of each token ``[token]``, relative to the largest output of all."""
-    return (out - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
-
-
-def perturb_positions(positions: Tensor, generator: torch.Generator) -> Tensor:
-    """``positions [1, token]``, each a unit in the last place of float32 to either side, in any order."""
-    signs = torch.randint(0, 2, positions.shape, generator=generator).to(positions.device) * 2 - 1
-    return positions.float() * (1 + signs * torch.finfo(torch.float32).eps)
-
-
-def factor_name(attention: nn.Module) -> str | None:
-    """The attribute of an unpatched module that is the factor of q · k; None where its forward computes the factor."""
-    return next((name for name in SCORE_FACTORS if getattr(attention, name, None) is not None), None)
-
-
-@contextmanager
-def scaled_scores(attention: nn.Module, name: str | None, factor: float) -> Iterator[None]:
-    """Run the block with the module's scores multiplied by ``factor``, where ``name`` is the attribute to multiply."""
-    if name is None:
-        yield
-        return
-    scaling: Any = getattr(attention, name)
-    setattr(attention, name, scaling * factor)
-    try:
-        yield
-    finally:
-        setattr(attention, name, scaling)

@@ -19,13 +19,7 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
-from hf_posenc.core.terms import (
-    Bias,
-    Block,
-    KeyBias,
-    Terms,
-    ToeplitzBias,
-)
+from hf_posenc.core.terms import Bias, Block, KeyBias, Terms, ToeplitzBias
 from hf_posenc.forward.attention import LayerProjections, PatchedAttention
 from hf_posenc.schemes.base import Scheme
 

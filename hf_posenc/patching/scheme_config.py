@@ -20,7 +20,7 @@ from hf_posenc.core.source_digest import digest_of, source_digest
 from hf_posenc.errors import CheckpointMismatch, PosEncError, SchemeCodeChanged, UnknownScheme, nearest, shown
 from hf_posenc.patching.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 from hf_posenc.patching.state import is_patched, scheme_holder
-from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan, written
+from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,6 @@ class SchemeConfig:
     @classmethod
     def read(cls, value: Any, where: str) -> SchemeConfig:
         """Validate a scheme config as parsed from JSON.
-
-        Args:
-            value: the parsed JSON.
-            where: the file or model it comes from, for messages.
 
         Raises:
             CheckpointMismatch: it is of another format, has unknown or missing keys, or names a scheme, an option or a
@@ -96,14 +92,9 @@ class SchemeConfig:
         return {"format": FORMAT, "scheme": self.layout.default.to_json(), "layers": layers, **lengths}
 
     def __str__(self) -> str:
-        layers = "".join(f", layers {key}: {describe_plan(chosen)}" for key, chosen in self.layout.layers.items())
+        layers = "".join(f", layers {key}: {chosen.described!r}" for key, chosen in self.layout.layers.items())
         lengths = f"trained {self.trained_length}, target {self.target_length}"
-        return f"{describe_plan(self.layout.default)} ({lengths}{layers})"
-
-
-def describe_plan(chosen: Plan) -> str:
-    """A scheme with its options as messages name it: ``'yarn(beta_fast=16.0)+logn'``."""
-    return repr("+".join(written(cls.record.name, options) for cls, options in chosen.parts))
+        return f"{self.layout.default.described!r} ({lengths}{layers})"
 
 
 def _check_rotation(config: Mapping[str, Any], where: str) -> None:
@@ -147,15 +138,7 @@ LENGTHS = ("trained_length", "target_length", "host_length")
 
 
 def check_fields(value: Any, where: str) -> None:
-    """Refuse JSON that is no scheme config of the format this version reads.
-
-    Args:
-        value: the parsed JSON.
-        where: the file or model it comes from, for messages.
-
-    Raises:
-        CheckpointMismatch: it is no object, of another format, or has unknown or missing keys.
-    """
+    """Refuse JSON that is no scheme config of the format this version reads."""
     if not isinstance(value, Mapping):
         raise unreadable(where, f"it is no object but {shown(value)}")
     number = value.get("format")
@@ -200,12 +183,7 @@ def classes_of(layout: Layout) -> list[type]:
 
 
 def warn_of_changed_code(stored: Any, layout: Layout) -> None:
-    """Warn where a checkpoint's schemes have other code now than when it was saved.
-
-    Args:
-        stored: what `own_code` returned then; None of a checkpoint that says nothing.
-        layout: the checkpoint's schemes, as they are registered here.
-    """
+    """Warn where a checkpoint's schemes have other code now than when it was saved."""
     now = own_code(layout)
     if not isinstance(stored, dict) or now is None or "source" not in stored or stored == now:
         return

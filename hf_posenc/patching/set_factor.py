@@ -20,10 +20,9 @@ from hf_posenc.core.lengths import check_factor, resolve_lengths
 from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patching.config_guard import SCHEME_KEY
+from hf_posenc.patches.try_adapter import explained_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes
-from hf_posenc.patching.patched_config import check_unchanged, update_config, update_outer_config
+from hf_posenc.patching.patched_config import check_unchanged, update_config
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.state import patch_of, unpatched_view
 from hf_posenc.patching.swap import changing
@@ -32,8 +31,9 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.kept_answers import KEPT
 
 if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
     from hf_posenc.patching.report import Proof
-    from hf_posenc.patching.state import Patch, PatchPlan
+    from hf_posenc.patching.state import Patch
 
 M = TypeVar("M", bound=nn.Module)
 OF_A_MODULE = frozenset(vars(nn.Module())) | set(KEPT)  # attributes that stay an object's own
@@ -69,16 +69,15 @@ def set_factor(model: M, factor: float) -> M:
     """
     with float32_by_default(), changing(model) as bases:
         patches = [patch_of(base) for base in bases]
-        before = [patch.plan.geometry for patch in patches]
+        before = [patch.geometry for patch in patches]
         try:
             for patch in patches:
                 _set_factor(patch, factor)
         except BaseException:
             for patch, old in zip(patches, before, strict=True):
-                if patch.plan.geometry is not old:
+                if patch.geometry is not old:
                     _set_factor(patch, old.target_length / old.trained_length)
             raise
-        update_outer_config(model, patches[0].entries[SCHEME_KEY])
     if (first := first_patch(model)) is not None:
         restore_limits(first)
         raise_limits(model)
@@ -87,34 +86,31 @@ def set_factor(model: M, factor: float) -> M:
 
 def _set_factor(patch: Patch, factor: float) -> None:
     """Change the factor of one base model."""
-    plan = patch.plan
     check_factor(factor)
     check_unchanged(patch)
-    lengths = resolve_lengths(configured=plan.geometry.trained_length, factor=factor)
-    plan = replace(plan, geometry=replace(plan.geometry, target_length=lengths.target))
+    adapter, lengths = patch.adapter, resolve_lengths(configured=patch.geometry.trained_length, factor=factor)
+    geometry = replace(patch.geometry, target_length=lengths.target)
     with torch.random.fork_rng(devices=[]):  # whatever is drawn is thrown away
-        schemes = build_layer_schemes(
-            plan.layout, plan.geometry, plan.adapter.name, partial(plan.adapter.own_positions, plan.base)
-        )
-    pairs = list(scheme_pairs(plan.base, schemes))
+        schemes = build_layer_schemes(patch.layout, geometry, adapter.name, partial(adapter.own_positions, patch.base))
+    pairs = list(scheme_pairs(patch.base, schemes))
     for old, new in pairs:
         check_same_parameters(old, new, factor)
-    proof = _take_over_all(plan, patch, pairs)
-    patch.plan = plan
+    proof = _take_over_all(patch, geometry, pairs)
+    patch.geometry = geometry
     update_config(patch)
     patch.finish(proof)
 
 
-def _take_over_all(plan: PatchPlan, patch: Patch, pairs: list[tuple[Scheme, Scheme]]) -> Proof:
+def _take_over_all(patch: Patch, geometry: Geometry, pairs: list[tuple[Scheme, Scheme]]) -> Proof:
     """Let all schemes take over the new values, and prove that outputs follow; or put the old ones back and raise."""
-    with explained_forward(plan.adapter, plan.base, patched=False), unpatched_view(patch):
-        probe = EffectProbe(plan)
+    with explained_forward(patch.adapter, patch.base, patched=False), unpatched_view(patch):
+        probe = EffectProbe(replace(patch, geometry=geometry))
     kept = [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
     try:
         for old, new in pairs:
             for mine, its in zip(old.modules(), new.modules(), strict=True):
                 set_attributes(mine, own_attributes(its))
-        with explained_forward(plan.adapter, plan.base):
+        with explained_forward(patch.adapter, patch.base):
             return probe.verdict(patch)
     except BaseException:
         for module, attributes in kept:
@@ -140,11 +136,7 @@ def outermost_schemes(module: nn.Module) -> Iterator[Scheme]:
 
 
 def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
-    """Refuse a factor under which a scheme has other parameters than those that were learned.
-
-    Raises:
-        OptionOutOfRange: a parameter has another name or shape.
-    """
+    """Refuse a factor under which a scheme has other parameters than those that were learned."""
     now, then = ({name: list(p.shape) for name, p in scheme.named_parameters()} for scheme in (old, new))
     if now != then:
         raise OptionOutOfRange(

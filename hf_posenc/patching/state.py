@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_posenc.errors import (
-    NotPatched,
-    UnsupportedModel,
-    shown,
-)
+from hf_posenc.errors import NotPatched, UnsupportedModel, shown
 from hf_posenc.forward.current_forward import OWNER
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.general.base_model import embeds_tokens, unsupported
@@ -33,9 +29,9 @@ if TYPE_CHECKING:
 STASH = "posenc_patch"  # of a base model: its `Patch`
 
 
-@dataclass(frozen=True)
-class PatchPlan:
-    """A patch as it was decided, before anything is touched; every stage of `patch_model` reads it.
+@dataclass
+class Patch:
+    """A patch as it was decided before anything is touched, what it takes to undo it, and its report.
 
     Attributes:
         model: as the caller holds it, with its head.
@@ -44,22 +40,6 @@ class PatchPlan:
         geometry: of the base model, with the lengths of the patch.
         layout: the schemes that were asked for, by layer.
         schemes: one a layer; the same object in all of them where it may be shared.
-    """
-
-    model: nn.Module
-    base: nn.Module
-    adapter: Adapter
-    geometry: Geometry
-    layout: Layout
-    schemes: list[Scheme]
-
-
-@dataclass
-class Patch:
-    """What it takes to undo a patch or to change its factor, and its report.
-
-    Attributes:
-        plan: by which the model was patched, with the lengths of now.
         report: what was done; set once the patch is finished.
         entries: a copy of the configuration's entries, which tells whether it was changed after the patch.
         whole: the encoder–decoder, where both of its stacks were patched at once.
@@ -71,7 +51,12 @@ class Patch:
         limits: owner, attribute, value before and value now of limits on the length of texts that were moved.
     """
 
-    plan: PatchPlan
+    model: nn.Module
+    base: nn.Module
+    adapter: Adapter
+    geometry: Geometry
+    layout: Layout
+    schemes: list[Scheme]
     report: PatchReport = field(init=False)
     entries: dict[str, Any] = field(default_factory=dict)
     whole: nn.Module | None = None
@@ -84,8 +69,7 @@ class Patch:
 
     def finish(self, proof: Proof) -> None:
         """Report what was done."""
-        base, layout, geometry = self.plan.base, self.plan.layout, self.plan.geometry
-        count = geometry.layers
+        base, layout, geometry, count = self.base, self.layout, self.geometry, self.geometry.layers
         kinds = [f"{kind}: {layout.plan_of(layer, count).name}" for layer, kind in enumerate(geometry.kinds)]
         self.report = PatchReport(
             scheme=layout.default.name,

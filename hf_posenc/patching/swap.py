@@ -33,15 +33,9 @@ from hf_posenc.patching import peft_sidecar
 from hf_posenc.patching.atomic_save import check_saver, install_atomic_save, remove_atomic_save
 from hf_posenc.patching.batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
-from hf_posenc.patching.offloading import (
-    change_class,
-    computing_device,
-    forget_child,
-    offload_beside,
-    offloads_of,
-)
-from hf_posenc.patching.patched_config import check_unchanged, restore_config, restore_outer_config, write_outer_config
-from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, outer_model, parts_of, patch_of
+from hf_posenc.patching.offloading import change_class, computing_device, forget_child, offload_beside, offloads_of
+from hf_posenc.patching.patched_config import check_unchanged, restore_config, write_outer_config
+from hf_posenc.patching.state import STASH, Patch, base_model_of, outer_model, parts_of, patch_of
 from hf_posenc.patching.text_limits import restore_limits
 
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
@@ -49,9 +43,9 @@ UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of class
 
 def swap(patch: Patch) -> None:
     """Give every layer its scheme and its patched class, and register the hooks; record the changes in ``patch``."""
-    base, adapter, schemes = patch.plan.base, patch.plan.adapter, patch.plan.schemes
+    base, adapter, schemes = patch.base, patch.adapter, patch.schemes
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
-    add_schemes(patch.plan, attentions)
+    add_schemes(patch, attentions)
     for attention in attentions:
         change_module_class(patch, attention, adapter.patched_class(attention))
         attention.__dict__[OWNER] = base
@@ -60,18 +54,18 @@ def swap(patch: Patch) -> None:
         module.__dict__[ATTENTION] = attentions[0]
     for module, attributes in adapter.attributes(base):
         module.__dict__.update(attributes)
-    freeze(patch, out_of_use(patch.plan))
+    freeze(patch, out_of_use(patch))
     rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
 
 
-def add_schemes(plan: PatchPlan, attentions: Sequence[nn.Module]) -> None:
+def add_schemes(patch: Patch, attentions: Sequence[nn.Module]) -> None:
     """Make the schemes children: of the base model where all layers share one, else each of its attention module."""
-    base, schemes = plan.base, plan.schemes
+    base, schemes = patch.base, patch.schemes
     dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of quantised ones
     shared = all(s is schemes[0] for s in schemes)
-    offloads = offloads_of(plan.model)
+    offloads = offloads_of(patch.model)
     owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
     for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):  # a shared one is added once
         device = computing_device(attention, offloads, around=base)
@@ -94,9 +88,9 @@ def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -
     change_class(module, cls)
 
 
-def out_of_use(plan: PatchPlan) -> list[nn.Parameter]:
+def out_of_use(patch: Patch) -> list[nn.Parameter]:
     """Parameters of a base model that no layer reads any more: some may have a scheme that keeps what is there."""
-    unread = [list(plan.adapter.frozen(plan.base, scheme)) for scheme in dict.fromkeys(plan.schemes)]
+    unread = [list(patch.adapter.frozen(patch.base, scheme)) for scheme in dict.fromkeys(patch.schemes)]
     everywhere = set.intersection(*({id(weight) for weight in weights} for weights in unread))
     return [weight for weight in unread[0] if id(weight) in everywhere]
 
@@ -104,7 +98,7 @@ def out_of_use(plan: PatchPlan) -> list[nn.Parameter]:
 def freeze(patch: Patch, weights: Iterable[nn.Parameter]) -> None:
     """Stop training ``weights`` of the base model."""
     wanted = {id(weight) for weight in weights if weight.requires_grad}
-    for module in patch.plan.base.modules():
+    for module in patch.base.modules():
         for name, weight in module.named_parameters(recurse=False):
             if id(weight) in wanted:
                 weight.requires_grad_(False)
@@ -114,7 +108,7 @@ def freeze(patch: Patch, weights: Iterable[nn.Parameter]) -> None:
 def rename_unsplit_modules(patch: Patch) -> None:
     """Add the new classes to transformers' lists of modules that must not be split over devices."""
     renamed = {old.__name__: type(module).__name__ for module, old in patch.classes}
-    for model in patch.plan.model.modules():
+    for model in patch.model.modules():
         names = model.__dict__.get(UNSPLIT_MODULES)
         if names and renamed.keys() & set(names):
             left = {type(module).__name__ for module in model.modules()}
@@ -125,15 +119,11 @@ def rename_unsplit_modules(patch: Patch) -> None:
 
 
 def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
-    """State-dict pre-hook: saving a PEFT adapter asks for the parameters first; make it save the sidecar as well.
-
-    Raises:
-        CheckpointMismatch: a model around this one is being saved that would lose the scheme.
-    """
+    """State-dict pre-hook: saving a PEFT adapter asks for the parameters first; make it save the sidecar as well."""
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
-    for holder in (patch.plan.model, patch.whole, *(module for module, _ in patch.configs)):
+    for holder in (patch.model, patch.whole, *(module for module, _ in patch.configs)):
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT stores its configurations
             check_unchanged(patch)
             peft_sidecar.write_sidecar_on_save(patch.whole or base, peft_configs)
@@ -142,7 +132,7 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
 
 def undo(patch: Patch) -> None:
     """Undo all changes recorded in ``patch``, which may be unfinished."""
-    base, model = patch.plan.base, patch.plan.model
+    base, model = patch.base, patch.model
     offloads = offloads_of(model)
     owners = [base, *base.__dict__.get(ATTENTIONS, ())]
     for module, cls in reversed(patch.classes):
@@ -181,9 +171,6 @@ def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
     """Run the block while no other thread changes the base models inside ``model``, which it is given.
 
     They are those of both stacks of an encoder–decoder, and else one.
-
-    Raises:
-        ModelInUse: a call of the model is on the stack of this thread.
     """
     bases = [base_model_of(part)[0] for part in parts_of(model)]
     parts = {id(module) for module in model.modules()}
@@ -202,11 +189,7 @@ def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
 
 
 def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
-    """Write the scheme of both stacks into a copy of the whole model's configuration.
-
-    Raises:
-        CannotCombine: the stacks differ in what it would say of both.
-    """
+    """Write the scheme of both stacks into a copy of the whole model's configuration."""
     outer: Any = outer_model(model)
     entry = vars(bases[0])[ENTRY]
     for base in bases:
@@ -217,18 +200,13 @@ def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
                 "model.get_encoder() and model.get_decoder()."
             )
         patch_of(base).whole = outer
-    write_outer_config(model, entry)
+    write_outer_config(patch_of(bases[0]), outer)
     install_atomic_save(outer)
 
 
 def undo_all(model: nn.Module, bases: Sequence[nn.Module]) -> None:
-    """Undo the patches of some base models of ``model``, and what its configuration says of them.
-
-    Raises:
-        NotPatched: one of them carries none.
-    """
+    """Undo the patches of some base models of ``model``, and what its configuration says of them."""
     for base in bases:
         undo(patch_of(base))
     if (outer := outer_model(model)) is not None:
         remove_atomic_save(outer)
-        restore_outer_config(model)

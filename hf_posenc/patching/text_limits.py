@@ -44,9 +44,10 @@ def is_cut(limit: Any, lengths: PatchReport | SchemeConfig) -> bool:
     return isinstance(limit, int) and lengths.trained_length <= limit < lengths.target_length
 
 
-def is_unstated(limit: Any, report: PatchReport) -> bool:
+def is_unstated(limit: Any, lengths: PatchReport | SchemeConfig) -> bool:
     """Whether a tokenizer has no limit, and the patched model, which reads longer texts than before, one of its own."""
-    return report.factor > 1 and (limit is None or (isinstance(limit, int | float) and limit >= UNSTATED))
+    longer = lengths.target_length > lengths.trained_length
+    return longer and (limit is None or (isinstance(limit, int | float) and limit >= UNSTATED))
 
 
 def warn_of_short(limit: Any, name: str, report: PatchReport) -> None:
@@ -106,11 +107,6 @@ def limits_inside(model: nn.Module) -> Iterator[tuple[Any, str]]:
 
 def raise_limits_in(folder: Path, model: nn.Module, *, into: Path | None = None) -> None:
     """Move the limits in the files of a folder to the target length of a patched model that is saved there.
-
-    Args:
-        folder: that may have a tokenizer.
-        model: patched; of any other, nothing is changed.
-        into: where changed files are written; by default ``folder``.
 
     Warns:
         LimitKept: a limit is below the trained length.

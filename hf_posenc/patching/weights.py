@@ -19,11 +19,7 @@ MAX_UNKNOWN_SHARE = 0.5  # of the tokens of a text
 
 
 def check_finite(model: nn.Module) -> None:
-    """Refuse a model one of whose parameters holds NaN or infinity; quantised weights and the meta device are skipped.
-
-    Raises:
-        WeightsNotFinite: a parameter holds such a value.
-    """
+    """Refuse a model with NaN or infinity in a parameter; quantised weights and the meta device are skipped."""
     for name, weight in model.named_parameters():
         if not weight.is_floating_point() or weight.dtype.itemsize < 2 or weight.is_meta or weight.numel() == 0:
             continue
@@ -39,11 +35,7 @@ def check_finite(model: nn.Module) -> None:
 
 
 def check_vocabulary(model: nn.Module, highest: int) -> None:
-    """Refuse a token id that the model has no embedding for: PyTorch raises an IndexError, or aborts on CUDA.
-
-    Raises:
-        InvalidInput: ``highest`` is not below the number of embeddings.
-    """
+    """Refuse a token id that the model has no embedding for: PyTorch raises an IndexError, or aborts on CUDA."""
     rows = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     if highest >= rows:
         raise InvalidInput(
@@ -53,20 +45,12 @@ def check_vocabulary(model: nn.Module, highest: int) -> None:
 
 
 def check_known(tokenizer: Any, ids: Sequence[int]) -> None:
-    """Refuse a text that consists mostly of unknown tokens: nothing could be learned or measured on it.
-
-    Raises:
-        InvalidInput: more than half of the tokens are unknown.
-    """
+    """Refuse a text that consists mostly of unknown tokens: nothing could be learned or measured on it."""
     check_unknown_share(tokenizer, list(ids).count(tokenizer.unk_token_id), len(ids))
 
 
 def check_unknown_share(tokenizer: Any, unknown: int, tokens: int) -> None:
-    """Refuse a text of ``tokens`` tokens of which ``unknown`` are the unknown one, for the reason above.
-
-    Raises:
-        InvalidInput: that is more than half.
-    """
+    """Refuse a text of ``tokens`` tokens of which ``unknown`` are the unknown one, for the reason above."""
     share = unknown / max(1, tokens)
     if share > MAX_UNKNOWN_SHARE:
         raise InvalidInput(
@@ -79,16 +63,7 @@ BYTES_PER_NUMBER = 4  # bytes, in float32
 
 
 def check_rank_memory(rank: int, numbers: int, copies: int = 1) -> None:
-    """Refuse low-rank matrices, or virtual tokens, that take more than all memory, before any is allocated.
-
-    Args:
-        rank: of the matrices, or number of virtual tokens.
-        numbers: parameters of rank 1, or of one virtual token.
-        copies: of each number that are held at once.
-
-    Raises:
-        NoMemory: the matrices take more than main memory.
-    """
+    """Refuse low-rank matrices, or virtual tokens, that take more than all memory, before any is allocated."""
     needed, available = copies * BYTES_PER_NUMBER * rank * numbers, main_memory()
     if needed > available:
         raise NoMemory(

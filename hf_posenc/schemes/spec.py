@@ -76,11 +76,11 @@ class Layout:
         named = (plan for key, plan in self.layers.items() if layer in layer_numbers(key, layers))
         return of_layer(next(named, self.default), layer, layers)
 
-    def representatives(self, layers: int) -> list[int]:
-        """The first layer of each plan in use: which a probe of all plans has to cover."""
+    def representatives(self, layers: int, kinds: Sequence[object] = ()) -> list[int]:
+        """The first layer of each plan in use, on each kind of layer: which a probe of all plans has to cover."""
         first: dict[str, int] = {}
         for layer in range(layers):
-            first.setdefault(repr(self.plan_of(layer, layers)), layer)
+            first.setdefault(repr((self.plan_of(layer, layers), kinds[layer : layer + 1])), layer)
         return list(first.values())
 
 

@@ -48,6 +48,10 @@ def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
             yield stream
     except UnreadableDocuments:
         raise
+    except FileNotFoundError as error:
+        raise UnreadableDocuments(
+            f"The file {shown(str(path))} does not exist. Check the path; a dataset on the hub is hub:OWNER/NAME."
+        ) from error
     except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: a NUL in the name, or no UTF-8
         raise UnreadableDocuments(
             f"The file {shown(str(path))} cannot be read as UTF-8 text: {first_line(error)}. "

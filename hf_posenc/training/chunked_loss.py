@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.loss.loss_utils import ForCausalLMLoss
 
 from hf_posenc.core.tested_versions import host_changed
+from hf_posenc.core.torch_state import drawn_from, evaluation_mode
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.dataset import IGNORED_LABEL
 
 FEWEST = 256  # tokens a chunk; fewer would leave a processor idle
+GROWN = 100.0  # times the hidden states that a model's own loss is compared on
 
 
 @contextmanager
@@ -39,9 +40,6 @@ def chunked_loss(model: Any, wanted: bool | None, *, causal: bool, smoothed: boo
 
     Yields:
         Whether the loss is computed in chunks.
-
-    Raises:
-        TrainingImpossible: it was asked for and cannot be.
     """
     head = inner_head(model)
     hindrance = "" if wanted is False else why_not(model, head, causal=causal, smoothed=smoothed)
@@ -179,53 +177,23 @@ def why_not(model: Any, head: nn.Module | None, *, causal: bool, smoothed: bool)
         return "the output layer's forward has been replaced, as accelerate does where it places a model"
     if is_deepspeed_zero3_enabled():
         return "DeepSpeed ZeRO-3 shows the output layer's weight only inside its forward"
-    if getattr(model, "loss_function", None) is not ForCausalLMLoss:
-        return "the model has a loss function of its own"
-    return not_between(model, head)
-
-
-def not_between(model: Any, head: nn.Linear) -> str:
-    """What the model does between output layer and loss that chunks would miss, in words; empty where nothing.
-
-    Tried on eight tokens: the loss function has to receive what the output layer returned, scaled at most. A model that
-    caps its logits, as Gemma 2 does, would cap hidden states; one that computes its loss itself never calls it.
-    """
-    device, sent, received = head.weight.device, list[Tensor](), list[tuple[Tensor, int]]()
-
-    def output_layer(hidden: Tensor) -> Tensor:
-        sent.append(1000 * torch.randn_like(hidden))
-        return sent[-1]
-
-    def loss(logits: Tensor, labels: Tensor, vocab_size: int, **kwargs: Any) -> Tensor:
-        received.append((logits, vocab_size))
-        return logits.new_zeros(())
-
-    ids = torch.arange(8, device=device)[None] % head.out_features
-    drawn_on = [device] if device.type == "cuda" else []
-    with (
-        torch.no_grad(),
-        torch.random.fork_rng(drawn_on),
-        output_replaced(model, output_layer, loss),
-        suppress(Exception),  # whatever cannot be done with these: training without chunks says it if it matters
-    ):
-        model.forward(input_ids=ids, labels=ids)  # without hooks that somebody put on the model
-    if len(received) != 1 or len(sent) != 1:
-        return "the model does not hand its logits to a loss function"
-    ((logits, vocab_size),) = received
-    if vocab_size != head.out_features:
-        return "the model leaves out some of its logits"
-    scale = scale_between(sent[0], logits)
-    if scale is None or (head.bias is not None and scale != 1):
-        return "the model changes its logits before the loss, as by a soft cap"
+    if not has_same_loss(model, head):
+        return "the model does more with its logits than hand them to a loss function, as by a soft cap"
     return ""
 
 
-def scale_between(sent: Tensor, received: Tensor) -> float | None:
-    """The number that one is the other times, to the precision of its type; None where there is none."""
-    if sent.shape != received.shape:
-        return None
-    tolerance, sent, received = 4 * torch.finfo(sent.dtype).eps, sent.double(), received.double()
-    if torch.equal(sent, received):
-        return 1.0
-    scale = (sent * received).sum() / sent.square().sum()
-    return scale.item() if torch.allclose(received, scale * sent, rtol=tolerance, atol=0) else None
+def has_same_loss(model: Any, head: nn.Linear) -> bool:
+    """Whether eight tokens have the same loss in chunks, with logits so large that a soft cap of them would show."""
+    outer, own = model.get_output_embeddings(), model.loss_function
+    ways = (
+        (lambda hidden: type(outer).forward(outer, GROWN * hidden), own),
+        (lambda hidden: GROWN * hidden, partial(loss_in_chunks, head)),
+    )
+    ids = torch.arange(8, device=head.weight.device)[None] % head.out_features
+    found = []
+    with torch.no_grad(), evaluation_mode(model), suppress(Exception):  # training without chunks says it if it matters
+        for output_layer, loss in ways:
+            with output_replaced(model, output_layer, loss), drawn_from(0):
+                found.append(float(model.forward(input_ids=ids, labels=ids).loss))  # without hooks on the model
+    tolerance = max(1e-4, 16 * torch.finfo(head.weight.dtype).eps)
+    return len(found) == 2 and abs(found[1] - found[0]) <= tolerance * abs(found[0])

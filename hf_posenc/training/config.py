@@ -42,31 +42,31 @@ class Training:
         accumulate: batches a step.
         learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.methods`.
         rank: of the matrices of LoRA and its kin.
-        alpha: of LoRA and its kin, whose product of matrices is scaled by alpha / rank; None: twice the rank.
+        alpha: LoRA and its kin scale the product of their matrices by alpha / rank; None: twice the rank.
         target_modules: names of the linear layers that get matrices, such as ``q_proj``; by default all.
         train_embeddings: whether LoRA and its kin train the input embeddings as well, with an output layer that is tied
-            to them; of an 8B model they are most of what is trained.
+            to them. In an 8B model they are most of the trained parameters.
         warmup: share of the steps before the peak.
         schedule: of the learning rate after that: ``cosine``, ``linear``, ``constant_with_warmup`` or
             ``inverse_sqrt``, as transformers' `SchedulerType` has them.
         weight_decay: of AdamW.
         epochs: times that all rows are read, instead of ``steps``.
-        attention_groups: shifted sparse attention while training, where above 1: half of the heads attend within that
-            many groups of a row, the other half within groups that are shifted by half a group. For causal models.
+        attention_groups: above 1, shifted sparse attention while training. Half of the heads attend within that many
+            groups of a row, the other half within groups that are shifted by half a group. For causal models.
         seed: of the method's fresh parameters, of the order of rows and of masks.
         packing: ``joined``: documents follow each other in a row and see their predecessors. ``separate``: every
             document is alone: its positions start at 0 and it sees nothing of its neighbours. For causal models.
         gradient_checkpointing: trade time for memory.
-        bf16: compute in bfloat16 (autocast). What is trained is float32 in any case; full fine-tuning of a model in
+        bf16: compute in bfloat16 (autocast). Trained weights are float32 in any case. Full fine-tuning of a model in
             half precision turns this on.
         chunked_loss: never hold the logits of all tokens. None: for causal models with a plain output layer.
         save_every: steps between checkpoints.
         eval_every: steps between measurements on held-out text; None: half of the steps.
-        eval_lengths: tokens before and including the last that is measured; by default the trained length, doubled up
-            to the target length.
+        eval_lengths: lengths in tokens at which the loss is measured; by default the trained length, doubled up to the
+            target length.
         eval_windows: windows of held-out text at each length.
-        report_to: names of experiment trackers that the losses are sent to, such as ``trackio``, ``wandb`` and
-            ``tensorboard``; they have to be installed.
+        report_to: names of installed experiment trackers that get the losses, such as ``trackio``, ``wandb`` and
+            ``tensorboard``.
 
     Raises:
         TrainingImpossible: a number is out of range, a name is unknown, or the method has no use for a setting.

@@ -62,11 +62,6 @@ def tokenise(
         documents: read one after another; those without a token are left out.
         folder: on whose disk the file lies; None: where the system keeps temporary files.
         on_read: called after each batch.
-
-    Raises:
-        UnreadableDocuments: one cannot be read.
-        InvalidInput: most tokens are the unknown one.
-        OSError: the disk is full.
     """
     starts, size, highest, unknown, read = array("q"), 0, 0, 0, 0
     content = hashlib.blake2b(digest_size=16)
@@ -110,11 +105,7 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def texts_of(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """The texts of documents.
-
-    Raises:
-        UnreadableDocuments: one takes more than half of the memory as tokens.
-    """
+    """The texts of documents."""
     for document in documents:
         text = rendered(document, tokenizer)
         check_size(document.name, len(text), AS_TOKENS)

@@ -35,11 +35,14 @@ Row = dict[str, Tensor]
 class PackedRows(Dataset):
     """Documents one after the other, cut into rows; the remainder is dropped.
 
+    Where they are ``separate``, positions of each document in a row start at 0, where transformers keeps packed
+    documents apart. The first token of a document has no label, as only the preceding document could predict it.
+
     Raises:
         LengthContradiction: there is not even one row.
     """
 
-    def __init__(self, corpus: Corpus, length: int) -> None:
+    def __init__(self, corpus: Corpus, length: int, *, separate: bool = False) -> None:
         tokens, documents = corpus.tokens, len(corpus.starts)
         count = len(tokens) // length
         if count == 0:
@@ -48,32 +51,18 @@ class PackedRows(Dataset):
                 "Give more text (--text), or a smaller length (--length)."
             )
         self.rows = tokens[: count * length].view(count, length)
-        self.digest = corpus.digest
+        self.starts, self.separate, self.digest = corpus.starts, separate, corpus.digest
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
-        return {"input_ids": self.rows[index].long()}
-
-
-class SeparatedRows(PackedRows):
-    """The same rows, with the positions of each document in a row starting at 0.
-
-    transformers keeps packed documents apart where positions start again. The first token of a document has no label,
-    as only the preceding document could predict it.
-    """
-
-    def __init__(self, corpus: Corpus, length: int) -> None:
-        super().__init__(corpus, length)
-        self.starts = corpus.starts
-
-    def __getitem__(self, index: int) -> Row:
-        length = self.rows.shape[1]
-        first = index * length
-        before, end = torch.searchsorted(self.starts, torch.tensor([first, first + length]), right=False).tolist()
-        starts = [0, *(self.starts[before:end] - first).tolist()]
-        return row_of_documents(self.rows[index].long(), starts)
+        row, first = self.rows[index].long(), index * self.rows.shape[1]
+        if not self.separate:
+            return {"input_ids": row}
+        ends = torch.tensor([first, first + len(row)])
+        before, end = torch.searchsorted(self.starts, ends).tolist()
+        return row_of_documents(row, [0, *(self.starts[before:end] - first).tolist()])
 
 
 def row_of_documents(ids: Tensor, starts: Sequence[int]) -> Row:
@@ -110,11 +99,7 @@ class ReadyRows(Dataset):
 
 
 def check_row(row: Any) -> None:
-    """Refuse a row of the caller's own that is none.
-
-    Raises:
-        WrongKind: The row is no mapping with token ids.
-    """
+    """Refuse a row of the caller's own that is none."""
     if not isinstance(row, Mapping) or "input_ids" not in row:
         known = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
         raise WrongKind(
@@ -143,7 +128,7 @@ class HeldOutWindows(Dataset):
     ) -> None:
         if len(tokens) < longest:
             raise LengthContradiction(
-                f"The held-out texts have {len(tokens)} tokens, less than the {longest} that are to be measured. "
+                f"The held-out texts have {len(tokens)} tokens, and the longest measured length is {longest}. "
                 "Give more text, or smaller eval_lengths."
             )
         self.tokens, self.length, self.scored, self.mask = tokens, length, scored, mask
@@ -186,7 +171,7 @@ def scored_tokens(lengths: Sequence[int]) -> int:
 
 
 class StreamedRows(IterableDataset):
-    """Rows of `PackedRows` or `SeparatedRows`, of which few are in memory at a time.
+    """Rows of `PackedRows`, of which few are in memory at a time.
 
     After the last row the text starts again, for as many steps as are asked for.
 
@@ -211,13 +196,7 @@ class StreamedRows(IterableDataset):
         return islice(self.every_row(), worker.id, None, worker.num_workers)
 
     def every_row(self) -> Iterator[Row]:
-        """The rows of one pass over the text.
-
-        Raises:
-            UnreadableDocuments: a document cannot be read.
-            InvalidInput: the tokenizer is of another model.
-            LengthContradiction: there is not even one row.
-        """
+        """The rows of one pass over the text."""
         rest, starts, found, seen = np.empty(0, dtype=np.int32), [], 0, 0
         for documents in self.token_batches():
             for ids in documents:

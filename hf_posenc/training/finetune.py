@@ -102,17 +102,16 @@ def finetune(
         model: patched (or not, for a control); a method of PEFT wraps it, so use what is returned.
         tokenizer: of the model.
         texts: training documents: a list of texts (`str`) and files or folders (`Path`), a `datasets` object, or a
-            `TextSource`; or rows of your own, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Iterable datasets
-            are read while they are trained on, everything else before, into a memory-mapped file on the disk of
-            ``out``.
+            `TextSource`; or your own rows, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Iterable datasets are
+            read during training. Everything else is read before it, into a memory-mapped file on the disk of ``out``.
         training: settings of the run.
-        held_out: documents to measure on before, between and after the steps, at ``training.eval_lengths``; likewise,
-            or `HeldOutSplit`, which holds out the end of ``texts``.
+        held_out: documents to measure before, between and after the steps, at ``training.eval_lengths``. They have the
+            forms of ``texts``; `HeldOutSplit` holds out the end of ``texts``.
         out: folder of checkpoints, curve and result; nothing is written without it.
-        resume: continue from the last complete checkpoint in ``out``, if there is one; ``model`` and ``texts`` are
-            those the run was started with. With more ``steps`` than it was started for, it goes on to the new number,
-            on the cosine schedule of that number from there.
-        announce: called before the first step with what will be trained, by kind, and the learning rate.
+        resume: continue from the last complete checkpoint in ``out``, if there is one. Pass the ``model`` and ``texts``
+            of the first call. ``steps`` may be larger than before; the rest then follows the cosine schedule of the new
+            number.
+        announce: called before the first step with the trained parameters, by kind, and the learning rate.
         progress: called after every step with the share done, 0 … 1, and the step's loss.
         on_read: called with the documents and tokens read so far, before the first step.
         callbacks: more of `Trainer`'s.

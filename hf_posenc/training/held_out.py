@@ -1,25 +1,29 @@
 """What a run was measured on, kept in its folder: the texts by name, the digest of their tokens, and the windows.
 
-The text is not copied. It is read again, and the tokens at its end must be those that were measured.
+The text is not copied. It is read again, and the tokens at its end must be those that were measured. Its end is
+tokenised first, and the whole of it only where that gives other tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import os
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hf_posenc.checkpoints.held_out_texts import found_from, names_for
 from hf_posenc.checkpoints.model_name import HELD_OUT
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import CheckpointMismatch, PosEncError, shown
-from hf_posenc.texts import HubDataset, TextSource
-from hf_posenc.texts.document import TEXT
+from hf_posenc.texts import Document, HubDataset, TextSource, rendered
+from hf_posenc.texts.document import PREFIX, TEXT
 from hf_posenc.training.config import Count, Lengths
 from hf_posenc.training.corpus import Corpus, tokenise
 from hf_posenc.training.dataset import HeldOutWindows
@@ -28,6 +32,9 @@ from hf_posenc.training.rows import tail
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
+
+CHARACTERS = 8
+"""Characters at the end of a text that are tokenised for each token that was held out: twice those of most texts."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class HeldOut:
         lengths: that were measured.
         windows: at each length.
         scored: tokens at the end of each window that are scored.
-        texts: files, folders and ``hub:NAME:SPLIT``; empty where the documents have no names.
+        texts: files and folders by their full names, and ``hub:NAME:SPLIT``; empty where documents have no names.
         field: column of a record that holds its text.
         separator: what separates the documents of plain text files.
     """
@@ -80,7 +87,8 @@ class HeldOut:
             CheckpointMismatch: It cannot be read.
         """
         try:
-            return cls(**read_object(folder / HELD_OUT))
+            record = cls(**read_object(folder / HELD_OUT))
+            return replace(record, texts=found_from(record.texts, folder))
         except (OSError, ValueError, TypeError) as error:
             raise CheckpointMismatch(
                 f"{folder / HELD_OUT} cannot be read: {error}. Restore it, or name the text to measure on (--text)."
@@ -88,7 +96,7 @@ class HeldOut:
 
     def write(self, folder: Path) -> None:
         """Keep the record in the folder of a run."""
-        write_json(folder / HELD_OUT, asdict(self))
+        write_json(folder / HELD_OUT, asdict(replace(self, texts=names_for(self.texts, folder))))
 
     def __str__(self) -> str:
         names = ", ".join(self.texts) or "documents without a name"
@@ -104,16 +112,19 @@ class HeldOut:
         Raises:
             CheckpointMismatch: The text is gone, or has other tokens now.
         """
+        self.check_there()
         reading: dict[str, Any] = {"field": self.field, "separator": self.separator}
         source = TextSource.of_names(self.texts, **reading) if self.texts else unnamed
         try:
-            corpus = tokenise(tokenizer, source.documents())
+            documents = last_documents(source.documents(), tokenizer, CHARACTERS * self.tokens)
+            end = self.end_of(tokenise(tokenizer, documents))
+            if digest_of(end.tokens) != self.digest:
+                end = self.end_of(tokenise(tokenizer, source.documents()))
         except PosEncError as error:
             raise CheckpointMismatch(
                 f"The run held out {self}, which cannot be read: {error} Restore that text, or name another to "
                 "measure on (--text)."
             ) from error
-        end = tail(corpus, min(self.tokens, len(corpus.tokens)))
         if digest_of(end.tokens) != self.digest:
             raise CheckpointMismatch(
                 f"The run held out {self}, and these tokens are others now: their digest is "
@@ -121,6 +132,38 @@ class HeldOut:
                 "measure on (--text)."
             )
         return end
+
+    def check_there(self) -> None:
+        """Refuse texts that are gone.
+
+        Raises:
+            CheckpointMismatch: One of them is.
+        """
+        gone = [text for text in self.texts if not text.startswith(PREFIX) and not os.path.exists(text)]
+        if gone:
+            raise CheckpointMismatch(
+                f"The run held out {self}, and {', '.join(gone)} does not exist, neither there nor in the folder of "
+                "the run nor beside it. Put the text there, or name one to measure on (--text)."
+            )
+
+    def end_of(self, corpus: Corpus) -> Corpus:
+        """As many tokens at the end of a text as were held out, or all of a shorter one."""
+        return tail(corpus, min(self.tokens, len(corpus.tokens)))
+
+
+def last_documents(
+    documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase, characters: int
+) -> deque[Document]:
+    """The documents at the end of a text, with that many characters or all; the first may lack its beginning."""
+    kept: deque[Document] = deque()
+    size = 0
+    for document in documents:
+        text = rendered(document, tokenizer)[-characters:]
+        kept.append(replace(document, content=text))
+        size += len(text)
+        while size - len(str(kept[0].content)) >= characters:
+            size -= len(str(kept.popleft().content))
+    return kept
 
 
 def digest_of(tokens: Tensor) -> str:

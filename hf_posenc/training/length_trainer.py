@@ -119,12 +119,7 @@ CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 
 
 def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
-    """`TrainingArguments` of a run; the caller's override the others.
-
-    Raises:
-        WrongKind: the caller's are no mapping.
-        TrainingImpossible: transformers does not know an argument, or refuses its value.
-    """
+    """`TrainingArguments` of a run; the caller's override the others."""
     from transformers import TrainingArguments
     from transformers.integrations import get_reporting_integration_callbacks
 
@@ -141,14 +136,7 @@ def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArgume
 
 
 def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: bool) -> dict[str, Any]:
-    """`TrainingArguments` of a run.
-
-    Args:
-        training: settings of the run.
-        folder: for checkpoints.
-        keep: whether any are written.
-        autocast: whether float32 copies of half-precision weights are trained, which needs autocast to bfloat16.
-    """
+    """`TrainingArguments` of a run."""
     # `Trainer` rounds a share upwards: a run of a few steps would begin, or end, at a learning rate of 0.
     warmup = training.warmup if training.steps is None else round(training.warmup * training.steps)
     return {

@@ -9,12 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hf_posenc.core.plotting import (
-    COLOURS,
-    MARKERS,
-    figure,
-    save_figure,
-)
+from hf_posenc.core.plotting import COLOURS, MARKERS, figure, plain, save_figure
 from hf_posenc.core.student_t import mean_interval
 
 MEASURED = re.compile(r"eval_(?P<length>[0-9]+)_(?P<kind>loss|windows)")
@@ -109,8 +104,6 @@ def curve_plot(runs: Sequence[Sequence[LossPoint]], trained_length: int, path: P
     axes.set_ylabel("cross-entropy loss (nats/token)")
     title = "Held-out loss of the same last tokens, by context length (tokens)"
     axes.set_title(title + (f", {len(runs)} seeds" if len(runs) > 1 else ""), loc="left", fontsize=11)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
     save_figure(canvas, path)

@@ -24,11 +24,7 @@ from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.weights import check_rank_memory
 from hf_posenc.training.config import OF_LORA, Training
-from hf_posenc.training.trained_layers import (
-    base_modules,
-    fully_trained_modules,
-    linear_layers,
-)
+from hf_posenc.training.trained_layers import base_modules, fully_trained_modules, linear_layers
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig
@@ -40,16 +36,46 @@ Configure = Callable[..., "PeftConfig"]
 
 
 @dataclass(frozen=True)
+class LearningRate:
+    """A peak learning rate of AdamW.
+
+    Attributes:
+        value: the rate.
+        source: where it was published or measured; ``as given`` where the caller has chosen it.
+    """
+
+    value: float
+    source: str
+
+
+STARTERS = LearningRate(1e-3, "measured on the bundled models")
+LORA_GPT2 = LearningRate(2e-4, "LoRA, GPT-2 medium and large, arXiv:2106.09685, appendix D")
+BERT = LearningRate(5e-5, "BERT, arXiv:1810.04805, appendix A.3")
+LONGLORA = LearningRate(2e-5, "LongLoRA, 7B and 13B, arXiv:2309.12307, section 4.1")
+YARN = LearningRate(2e-5, "YaRN, 7B and 13B, arXiv:2309.00071, section 4.1")
+LONGLORA_70B = LearningRate(1e-5, "LongLoRA, 70B, arXiv:2309.12307, section 4.1")
+YARN_70B = LearningRate(1e-5, "YaRN, 70B, train.sh of the released code")
+
+SMALL, BILLION, LARGE = 5e7, 1e9, 3e10
+"""Numbers of parameters up to which a rate holds."""
+ADAPTERS = ((SMALL, STARTERS), (BILLION, LORA_GPT2), (LARGE, LONGLORA), (inf, LONGLORA_70B))
+FULL = ((SMALL, STARTERS), (BILLION, BERT), (LARGE, YARN), (inf, YARN_70B))
+"""Numbers of parameters, and the rate up to each."""
+
+
+@dataclass(frozen=True)
 class Method:
     """A training method.
 
     Attributes:
         configure: from the model and the rank to what PEFT puts around it, with ``train_embeddings=``, ``alpha=`` and
             ``target_modules=``; None trains the model itself.
+        rates: default learning rates, by the size of the model.
         optimiser: from the trainable model, learning rate and weight decay; None leaves the choice to `Trainer`.
     """
 
     configure: Configure | None
+    rates: tuple[tuple[float, LearningRate], ...] = ADAPTERS
     optimiser: Callable[[Any, float, float], Optimizer] | None = None
 
 
@@ -62,11 +88,7 @@ def lora(
     train_embeddings: bool = True,
     **more: Any,
 ) -> LoraConfig:
-    """LoRA on every linear layer of the base, or those called ``target_modules`` (Hu et al. 2021, arXiv:2106.09685).
-
-    Raises:
-        TrainingImpossible: there is no linear layer of that name.
-    """
+    """LoRA on every linear layer of the base, or those called ``target_modules`` (Hu et al. 2021, arXiv:2106.09685)."""
     from peft import LoraConfig
 
     linear = linear_layers(model)
@@ -98,7 +120,7 @@ def lora_plus_optimiser(model: Any, learning_rate: float, weight_decay: float) -
 
 
 METHODS = {
-    "full": Method(None),
+    "full": Method(None, FULL),
     "lora": Method(lora),
     "dora": Method(dora),
     "lora_plus": Method(lora, optimiser=lora_plus_optimiser),
@@ -137,42 +159,9 @@ def peft_config_of(method: Method, model: nn.Module, training: Training) -> Peft
     return method.configure(model, **{name: getattr(training, name) for name in OF_LORA})
 
 
-@dataclass(frozen=True)
-class LearningRate:
-    """A peak learning rate of AdamW.
-
-    Attributes:
-        value: the rate.
-        source: where it was published or measured; ``as given`` where the caller has chosen it.
-    """
-
-    value: float
-    source: str
-
-
-STARTERS = LearningRate(1e-3, "measured on the bundled models")
-LORA_GPT2 = LearningRate(2e-4, "LoRA, GPT-2 medium and large, arXiv:2106.09685, appendix D")
-BERT = LearningRate(5e-5, "BERT, arXiv:1810.04805, appendix A.3")
-LONGLORA = LearningRate(2e-5, "LongLoRA, 7B and 13B, arXiv:2309.12307, section 4.1")
-YARN = LearningRate(2e-5, "YaRN, 7B and 13B, arXiv:2309.00071, section 4.1")
-LONGLORA_70B = LearningRate(1e-5, "LongLoRA, 70B, arXiv:2309.12307, section 4.1")
-YARN_70B = LearningRate(1e-5, "YaRN, 70B, train.sh of the released code")
-
-SMALL, BILLION, LARGE = 5e7, 1e9, 3e10
-"""Numbers of parameters up to which a rate holds."""
-ADAPTERS = ((SMALL, STARTERS), (BILLION, LORA_GPT2), (LARGE, LONGLORA), (inf, LONGLORA_70B))
-RATES = {
-    "lora": ADAPTERS,
-    "dora": ADAPTERS,
-    "lora_plus": ADAPTERS,
-    "full": ((SMALL, STARTERS), (BILLION, BERT), (LARGE, YARN), (inf, YARN_70B)),
-}
-"""Method to pairs of a number of parameters and the rate up to it."""
-
-
 def learning_rate_for(method: str, parameters: int) -> LearningRate:
-    """The default learning rate of a method for a model of so many parameters; of an unknown method, LoRA's."""
-    return next(rate for most, rate in RATES.get(method, ADAPTERS) if parameters <= most)
+    """The default learning rate of a method for a model of so many parameters."""
+    return next(rate for most, rate in METHODS[method].rates if parameters <= most)
 
 
 def parameter_count(model: nn.Module) -> int:

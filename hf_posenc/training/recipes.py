@@ -66,11 +66,7 @@ def with_pose(scheme: str | None) -> str:
 
 
 def only_drope(scheme: str | None) -> str:
-    """DroPE.
-
-    Raises:
-        TrainingImpossible: another scheme was asked for.
-    """
+    """DroPE."""
     if scheme not in (None, "drope"):
         raise TrainingImpossible(
             f"Recipe drope removes the rotation, and scheme {shown(scheme)} was asked for. Leave the scheme out."

@@ -23,7 +23,6 @@ from hf_posenc.training.corpus import Corpus, OnRead, tokenise
 from hf_posenc.training.dataset import (
     PackedRows,
     ReadyRows,
-    SeparatedRows,
     StreamedRows,
     check_row,
     held_out_windows,
@@ -62,22 +61,7 @@ def training_rows(
     folder: Path | None = None,
     on_read: OnRead | None = None,
 ) -> tuple[Any, Corpus | None]:
-    """Rows of ``training.length`` tokens to train on; and what was set aside of the text, if anything.
-
-    Args:
-        model: that is trained.
-        tokenizer: of the model.
-        texts: where the documents come from, or rows that are ready.
-        training: settings of the run.
-        held_out: documents that should not be among those to train on, which is warned about; or to set some aside.
-        folder: on whose disk the tokens lie.
-        on_read: called with the documents and tokens read so far.
-
-    Raises:
-        LengthContradiction: the model does not reach that far, or there is not even one row.
-        TrainingImpossible: documents cannot be kept separate as asked.
-        UnreadableDocuments: a document cannot be read.
-    """
+    """Rows of ``training.length`` tokens to train on; and what was set aside of the text, if anything."""
     check_reach(model, training.length)
     separate = training.packing == "separate"
     if separate and not is_causal(model):
@@ -94,8 +78,8 @@ def training_rows(
     shared = len(texts.files() & held_out.files()) if isinstance(held_out, TextSource) else 0
     if shared:
         warnings.warn(
-            f"{shared} of the training files are held out as well, so that the loss measured there is that of a text "
-            "trained on. Take them out of one of the two.",
+            f"{shared} of the training files are held out as well, so the held-out loss is of trained text. "
+            "Take them out of one of the two.",
             HeldOutOverlap,
             stacklevel=4,  # where `finetune` was called
         )
@@ -107,18 +91,13 @@ def training_rows(
     check_vocabulary(base, corpus.highest)
     end = None
     if isinstance(held_out, HeldOutSplit):
-        end = end_of(corpus, tokens_of_windows(measured_lengths(model, training), training.eval_windows))
-        corpus = corpus if end is None else without_end(corpus, end)
-    length = training.length
-    return SeparatedRows(corpus, length) if separate else PackedRows(corpus, length), end
+        needed = tokens_of_windows(measured_lengths(model, training), training.eval_windows)
+        corpus, end = split_end(corpus, needed)
+    return PackedRows(corpus, training.length, separate=separate), end
 
 
 def check_reach(model: nn.Module, length: int) -> None:
-    """Refuse rows that are longer than the model reaches.
-
-    Raises:
-        LengthContradiction: They are.
-    """
+    """Refuse rows that are longer than the model reaches."""
     _, reach = lengths_of(model)
     if length > reach:
         raise LengthContradiction(
@@ -152,18 +131,7 @@ def held_out_rows(
     training: Training,
     end: Corpus | None = None,
 ) -> dict[str, Any]:
-    """Held-out windows to measure on, by length.
-
-    Args:
-        model: that is measured.
-        tokenizer: of the model.
-        held_out: documents, or that the end of the training text was asked for.
-        training: settings of the run.
-        end: of the training text, where it was set aside.
-
-    Raises:
-        LengthContradiction: the model does not reach a length, the texts do not fill it, or there are none.
-    """
+    """Held-out windows to measure on, by length."""
     lengths = measured_lengths(model, training)
     if end is None:
         texts = held_out.otherwise if isinstance(held_out, HeldOutSplit) else held_out
@@ -180,11 +148,7 @@ def held_out_rows(
 
 
 def measured_lengths(model: nn.Module, training: Training) -> list[int]:
-    """The lengths that held-out text is measured at.
-
-    Raises:
-        LengthContradiction: the model does not reach one.
-    """
+    """The lengths that held-out text is measured at."""
     trained, target = lengths_of(model)
     lengths = sorted(training.eval_lengths) or doubling_lengths(trained, target)
     if not 2 <= lengths[0] <= lengths[-1] <= target:
@@ -206,12 +170,17 @@ class HeldOutSplit:
     otherwise: TextSource | Sequence[TextPart] | None = None
 
 
-def end_of(corpus: Corpus, needed: int) -> Corpus | None:
-    """The tokens to hold out; None where ``needed`` are more than a quarter of all."""
+def split_end(corpus: Corpus, needed: int) -> tuple[Corpus, Corpus | None]:
+    """The tokens to train on and those to hold out; all and None where ``needed`` are more than a quarter of all.
+
+    A document across the border is cut in two.
+    """
     tokens = len(corpus.tokens)
     if needed > MOST * tokens:
-        return None
-    return tail(corpus, max(needed, round(SHARE * tokens)))
+        return corpus, None
+    end = tail(corpus, max(needed, round(SHARE * tokens)))
+    border = tokens - len(end.tokens)
+    return replace(corpus, tokens=corpus.tokens[:border], starts=corpus.starts[corpus.starts < border]), end
 
 
 def tail(corpus: Corpus, count: int) -> Corpus:
@@ -219,9 +188,3 @@ def tail(corpus: Corpus, count: int) -> Corpus:
     border = len(corpus.tokens) - count
     starts = corpus.starts[corpus.starts > border] - border
     return replace(corpus, tokens=corpus.tokens[border:], starts=torch.cat((torch.zeros(1, dtype=torch.long), starts)))
-
-
-def without_end(corpus: Corpus, end: Corpus) -> Corpus:
-    """The tokens before those that are held out; a document across the border is cut in two."""
-    border = len(corpus.tokens) - len(end.tokens)
-    return replace(corpus, tokens=corpus.tokens[:border], starts=corpus.starts[corpus.starts < border])

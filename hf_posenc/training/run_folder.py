@@ -69,11 +69,7 @@ def claim_folder(
     *,
     resume: bool,
 ) -> None:
-    """Lock ``folder`` for this run until ``held`` ends; a new folder is removed again if that fails.
-
-    Raises:
-        PosEncError: another run has it, or its disk has too little free space.
-    """
+    """Lock ``folder`` for this run until ``held`` ends; a new folder is removed again if that fails."""
     state = PartialState(cpu=not torch.accelerator.is_available())
     with folder_created(folder):
         if state.is_main_process:
@@ -114,11 +110,7 @@ def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: b
 
 @contextmanager
 def exclusive_folder(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` (made if need be) during the block. The lock is released when the process ends, however it ends.
-
-    Raises:
-        FolderInUse: another run has locked it.
-    """
+    """Lock ``folder`` (made if need be) during the block; the lock ends with the process, however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
@@ -139,11 +131,7 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
 
 
 def check_checkpoint_space(folder: Path, trained: nn.Module) -> None:
-    """Refuse a run whose checkpoints will not fit.
-
-    Raises:
-        NoDiskSpace: the disk of ``folder`` has less free space than they take.
-    """
+    """Refuse a run whose checkpoints will not fit."""
     size = sum(FLOAT32 * p.numel() for p in trained.parameters() if p.requires_grad)
     check_disk_space(folder, KEPT_COPIES * (1 + MOMENTS) * size, "Checkpoints")
 
@@ -197,22 +185,13 @@ class StopAtLastStep(TrainerCallback):
     """Stop a resumed run that was killed after its last step: `Trainer` would take one more."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Before every step.
-
-        Raises:
-            RunFinished: there is no step left.
-        """
+        """Before every step."""
         if state.global_step >= state.max_steps:
             raise RunFinished
 
 
 def start_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
-    """Claim ``folder`` for a run of these settings. A run that is resumed may have more steps than before.
-
-    Raises:
-        CheckpointMismatch: ``folder`` holds a run that was not asked to be resumed, or one with another setting, model
-            or text, or more steps.
-    """
+    """Claim ``folder`` for a run of these settings. A run that is resumed may have more steps than before."""
     check_folder(folder, resume=resume)
     if checkpoint_folders(folder):
         check_same_run(folder, settings)
@@ -220,11 +199,7 @@ def start_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
 
 
 def check_folder(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder with checkpoints of a run that was not asked to be resumed.
-
-    Raises:
-        CheckpointMismatch: The folder holds some.
-    """
+    """Refuse a folder with checkpoints of a run that was not asked to be resumed."""
     if not resume and checkpoint_folders(folder):
         raise CheckpointMismatch(
             f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (--resume), or choose "
@@ -233,11 +208,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
 
 
 def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with other settings than it was started with, but for more steps.
-
-    Raises:
-        CheckpointMismatch: one differs, or they cannot be read.
-    """
+    """Refuse to resume a run with other settings than it was started with, but for more steps."""
     if not (folder / RUN).exists():
         return
     try:

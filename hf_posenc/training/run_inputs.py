@@ -97,13 +97,7 @@ def is_rows(texts: Any) -> bool:
 
 
 def check_model(model: Any) -> None:
-    """Refuse a model that cannot be trained.
-
-    Raises:
-        UnsupportedModel: no adapter knows the model.
-        TrainingImpossible: its weights are on the meta device.
-        WeightsNotFinite: one of them is NaN or infinite.
-    """
+    """Refuse a model that cannot be trained."""
     base_model_of(model)
     if any(weight.is_meta for weight in model.parameters()):
         raise TrainingImpossible("The weights of this model are on the meta device. Load it before it is trained.")
@@ -111,12 +105,7 @@ def check_model(model: Any) -> None:
 
 
 def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:
-    """Refuse what is no tokenizer, or one without a mask token for a masked model.
-
-    Raises:
-        WrongKind: The object is no tokenizer.
-        TrainingImpossible: it has no mask token.
-    """
+    """Refuse what is no tokenizer, or one without a mask token for a masked model."""
     if isinstance(tokenizer, str) or not callable(tokenizer):
         raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
     if not causal and getattr(tokenizer, "mask_token_id", None) is None:

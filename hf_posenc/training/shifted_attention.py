@@ -83,17 +83,7 @@ def grouped_class(cls: type[PatchedAttention]) -> type[PatchedAttention]:
 
 
 def attend_in_groups(mix: Mix, call: RotatedCall, host: dict[str, Any], group: int) -> AttentionOutput:
-    """Mixed values ``[batch, query, heads, head_dim]`` of a call within groups, and no attention weights.
-
-    Args:
-        mix: mixes a call, with the call's other keywords.
-        call: of all heads and tokens.
-        host: the call's other keywords.
-        group: tokens a group.
-
-    Raises:
-        TrainingImpossible: the call cannot be divided so.
-    """
+    """Mixed values ``[batch, query, heads, head_dim]`` of a call within groups, and no attention weights."""
     check_divisible(call, host, group)
     length = call.queries[0].shape[2]
     halves = []
@@ -104,11 +94,7 @@ def attend_in_groups(mix: Mix, call: RotatedCall, host: dict[str, Any], group: i
 
 
 def check_divisible(call: RotatedCall, host: dict[str, Any], group: int) -> None:
-    """Refuse calls whose tokens, heads, mask or terms cannot be divided.
-
-    Raises:
-        TrainingImpossible: this is one.
-    """
+    """Refuse calls whose tokens, heads, mask or terms cannot be divided."""
     heads, length = call.queries[0].shape[1:3]
     terms, backend = call.shared.terms, call.plan.backend
     for hindrance, remedy in (
@@ -201,12 +187,7 @@ def positions_of(host: dict[str, Any], part: RotatedCall) -> dict[str, Any]:
 
 
 def check_attention_groups(model: nn.Module, training: Training, *, causal: bool) -> None:
-    """Refuse attention within groups where it would have no effect, or is not defined.
-
-    Raises:
-        TrainingImpossible: the settings ask for it, and the model is an encoder or not patched, or its attention cannot
-            be divided.
-    """
+    """Refuse attention within groups where it would have no effect, or is not defined."""
     if training.attention_groups == 1:
         return
     asked = f"attention_groups={training.attention_groups} was asked for, and"

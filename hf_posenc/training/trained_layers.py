@@ -11,10 +11,7 @@ from transformers import Conv1D
 
 from hf_posenc.patching.state import base_model_of
 
-ADDED = {
-    "lora_": "LoRA matrices",
-    "posenc": "learned positions",
-}
+ADDED = {"lora_": "LoRA matrices", "posenc": "learned positions"}
 """Prefix of a part of a parameter's name, to the kind of what was added to the model."""
 
 

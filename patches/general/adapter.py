@@ -9,12 +9,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel, first_line
@@ -231,11 +226,7 @@ def entries_of(config: PreTrainedConfig) -> str:
 
 
 def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
-    """What is observed of a base model of a class and configuration.
-
-    Raises:
-        UnsupportedModel: its positions cannot be inferred from what it computes, or nothing can be computed.
-    """
+    """What is observed of a base model of a class and configuration."""
     try:
         return observe(cls, config)
     except PosEncError:

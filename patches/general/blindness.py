@@ -30,15 +30,7 @@ REMEDY = "Write an adapter for it (see docs/add-model.md)."
 
 
 def check_blindness(model: Any, seen: Observation) -> None:
-    """Refuse a model whose positions were not found, or not all of them.
-
-    Args:
-        model: the observed stand-in.
-        seen: what was observed of it.
-
-    Raises:
-        UnsupportedModel: as it says.
-    """
+    """Refuse a model whose positions were not found, or not all of them."""
     positions = torch.arange(TOKENS, device=next(model.parameters()).device)[None]
     call = inputs_of(model, positions)
     stock = outputs(model, Observer(positions), call)
@@ -69,11 +61,7 @@ def check_blindness(model: Any, seen: Observation) -> None:
 
 
 def check_alone(model: Any, seen: Observation) -> None:
-    """Refuse a model whose attention cannot be run on its own, as the proof that a patch took effect has to.
-
-    Raises:
-        UnsupportedModel: it raises.
-    """
+    """Refuse a model whose attention cannot be run on its own, as the proof that a patch took effect has to."""
     positions = torch.arange(TOKENS)[None]
     for layer in seen.attentions:
         hidden = torch.randn(1, TOKENS, layer.width, generator=torch.Generator().manual_seed(0))
@@ -100,15 +88,7 @@ def deviation(one: Tensor, two: Tensor) -> float:
 
 
 def check_inline(model: Any, seen: Observation) -> None:
-    """Refuse a model whose outputs change if its attention is intercepted.
-
-    Args:
-        model: the observed stand-in.
-        seen: what was observed of it.
-
-    Raises:
-        UnsupportedModel: they do.
-    """
+    """Refuse a model whose outputs change if its attention is intercepted."""
     if not any(one.inline for one in seen.attentions):
         return
     positions = torch.arange(TOKENS)[None]

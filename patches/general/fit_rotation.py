@@ -41,9 +41,6 @@ def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> Rotatio
         before: ``[heads, position, head_dim]``.
         after: the same vectors, rotated.
         positions: of the vectors: 0, 1, 2, 4, 8, …
-
-    Raises:
-        NotRotation: no pairing of channels explains them.
     """
     changed = (after != before).any(0).any(0).nonzero().flatten().tolist()  # what is not rotated is not computed with
     if not changed:
@@ -85,11 +82,7 @@ def as_pairs(x: Tensor, layout: Layout) -> Tensor:
 
 
 def frequencies_of(angles: Tensor, positions: list[int]) -> tuple[float, ...]:
-    """Radians per token of every pair from ``angles [position, pair]``, each known up to a multiple of 2π.
-
-    Raises:
-        NotRotation: angles do not grow in proportion to the position.
-    """
+    """Radians per token of every pair from ``angles [position, pair]``, each known up to a multiple of 2π."""
     found = torch.zeros_like(angles[0])
     for position, angle in zip(positions, angles, strict=True):
         if position == 0:

@@ -83,9 +83,6 @@ def run_inline(
         call: all arguments, by name.
         attend: takes what transformers' attention functions take, and the `Placeholder` of the call's KV cache or None.
         must_attend: whether it has to be called.
-
-    Raises:
-        UnsupportedModel: the forward does not compute softmax attention over all of its tokens.
     """
     names, name = parameters_of(type(module)), own_class(type(module)).__name__
     caches = {name: Placeholder(self_attention_cache(x)) for name, x in call.items() if isinstance(x, Cache)}
@@ -109,11 +106,7 @@ def run_inline(
 
 
 def refuse_other_keys(name: str, keys: int, tokens: int) -> None:
-    """Refuse keys that belong to no token, such as the prompts of MVP: they have no position.
-
-    Raises:
-        UnsupportedModel: there are more keys than tokens in reach, or fewer.
-    """
+    """Refuse keys that belong to no token, such as the prompts of MVP: they have no position."""
     if keys != tokens:
         raise refused(name, f"attends to {keys} keys where {tokens} tokens are in reach")
 

@@ -62,11 +62,7 @@ class Interception(TorchFunctionMode):
         return self.mixed.flatten(0, 1) if merged else self.mixed
 
     def completed(self, output: Any) -> Any:
-        """The output of a forward, with the attention weights (or None) in the place of noted scores.
-
-        Raises:
-            UnsupportedModel: it contains scores before their softmax.
-        """
+        """The output of a forward, with the attention weights (or None) in the place of noted scores."""
         if isinstance(output, PendingScores):
             if not output.normalised:
                 raise refused(self.name, "returns its attention scores themselves")

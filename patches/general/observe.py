@@ -39,11 +39,7 @@ def positions_to_measure(config: Any) -> list[int]:
 
 
 def observe(cls: type[nn.Module], config: Any) -> Observation:
-    """How a base model of a class and configuration knows position, observed on a stand-in for it.
-
-    Raises:
-        UnsupportedModel: its positions cannot be inferred from what it computes.
-    """
+    """How a base model of a class and configuration knows position, observed on a stand-in for it."""
     with torch.device("cpu"), float32_by_default():  # a loader may have chosen the meta device, and the model's dtype
         found = stand_in(cls, config, INTERFACE)
         with HankelProducts():
@@ -52,7 +48,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
 
 
 def observe_model(model: Any, config: Any) -> Observation:
-    """How a stand-in knows position. Raises as `observe` does."""
+    """How a stand-in knows position."""
     places = positions_to_measure(config) if takes_positions(model) else list(range(TOKENS))
     observer = Observer(torch.tensor([places]), measures=True)
     with observed(model, observer):
@@ -169,13 +165,6 @@ def refuse_shared_keys(model: Any, keys: Mapping[str, Tensor]) -> None:
     """Refuse a model with layers that have no keys, and attend to those of an earlier layer, which has rotated them.
 
     A scheme would have to reach what that layer hands on besides its KV cache, and sliding layers keep more of it.
-
-    Args:
-        model: the stand-in.
-        keys: of each attention module by its name, in the order of the layers.
-
-    Raises:
-        UnsupportedModel: a layer attends to the keys of another one.
     """
     earlier: dict[str, Tensor] = {}
     for name, own in keys.items():
@@ -193,11 +182,7 @@ def refuse_shared_keys(model: Any, keys: Mapping[str, Tensor]) -> None:
 
 
 def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
-    """Refuse attention with a positional bias of its own, or over keys that another, rotated query has chosen.
-
-    Raises:
-        UnsupportedModel: a call has a bias, or keys that were chosen.
-    """
+    """Refuse attention with a positional bias of its own, or over keys that another, rotated query has chosen."""
     chosen = [name for name, value in call.items() if "indices" in name and value is not None]
     biased = [name for name, value in call.items() if "bias" in name and value is not None]
     if biased:
@@ -218,11 +203,7 @@ def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
 
 
 def refuse_joint_keys(model: Any, tokens: int, keys: int) -> None:
-    """Refuse attention with keys beside those of its tokens, as of DeepSeek V4, which compresses several into one.
-
-    Raises:
-        UnsupportedModel: there are more keys than tokens.
-    """
+    """Refuse attention with keys beside those of its tokens, as of DeepSeek V4, which compresses several into one."""
     if keys != tokens:
         raise UnsupportedModel(
             f"Attention of this {type(model).__name__} sees {keys} keys where {tokens} tokens are in reach: some stand "
@@ -231,11 +212,7 @@ def refuse_joint_keys(model: Any, tokens: int, keys: int) -> None:
 
 
 def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[int]) -> RotationFit | None:
-    """The one rotation of a layer's queries and keys, ``[heads, position, head_dim]``.
-
-    Raises:
-        UnsupportedModel: they are changed in another way, or differently.
-    """
+    """The one rotation of a layer's queries and keys, ``[heads, position, head_dim]``."""
     try:
         return fit_rotation(before, after, places)
     except NotRotation as error:
@@ -246,12 +223,7 @@ def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[i
 
 
 def mixes_otherwise(model: nn.Module, attentions: list[str]) -> bool:
-    """Whether other modules than attention mix tokens: some layers have none, or there are convolutions.
-
-    Args:
-        model: a base model.
-        attentions: names of its attention modules, such as ``layers.3.self_attn``.
-    """
+    """Whether other modules than attention mix tokens: some layers have none, or there are convolutions."""
     if any(isinstance(module, nn.Conv1d) and module.kernel_size != (1,) for module in model.modules()):
         return True
     parts = attentions[0].split(".")

@@ -53,11 +53,7 @@ class PendingScores:
         return pending.step(plain_name(func))(*args, **(kwargs or {}))
 
     def step(self, name: str) -> Callable[..., Any]:
-        """What is noted for a function of torch.
-
-        Raises:
-            UnsupportedModel: attention as it is known here has no such step.
-        """
+        """What is noted for a function of torch."""
         if name not in STEPS:
             raise refused(self.name, f"applies {name} to its attention scores")
         return STEPS[name]
@@ -139,11 +135,7 @@ def _mul(one: Any, other: Any) -> PendingScores:
 
 
 def fitting(scores: PendingScores, mask: Tensor) -> Tensor:
-    """A mask for all of the scores.
-
-    Raises:
-        UnsupportedModel: it is shorter: a model keeps it in a buffer, which ends.
-    """
+    """A mask for all of the scores."""
     try:
         mask.expand(scores.shape)
     except RuntimeError as error:
@@ -172,11 +164,7 @@ def _where(seen: Any, scores: Any, value: Any) -> PendingScores:
 
 
 def _lowest(scores: PendingScores, value: Any) -> float:
-    """What hides a key, as a number that transformers' masks have.
-
-    Raises:
-        UnsupportedModel: it does not hide it.
-    """
+    """What hides a key, as a number that transformers' masks have."""
     if float(value) > -1e3:
         raise refused(scores.name, f"sets some of its attention scores to {float(value):g}")
     return max(float(value), torch.finfo(scores.dtype).min)

@@ -33,13 +33,7 @@ BESIDE = ("rope_theta", "partial_rotary_factor")
 
 
 def with_softmax_scale(seen: Observation, model: nn.Module, config: Any) -> Observation:
-    """The observation with the factor that the scaling gives to each module's own scale of scores.
-
-    Args:
-        seen: what was observed of ``model``.
-        model: a stand-in.
-        config: that it was made from.
-    """
+    """The observation with the factor that the scaling gives to each module's own scale of scores."""
     if not any(one.first for one in seen.attentions):
         return seen  # heads are rotated as a whole, or from their first channel on: no latent cache
     scaled = any(own.get("rope_type", UNSCALED) != UNSCALED for own in rotations(config).values())
@@ -75,9 +69,7 @@ def _with_factor(
         return one
     factor, follows = own[one.name] / unscaled[one.name], tried[one.name] / unscaled[one.name]
     rotary = replace(
-        rotary,
-        logit_scale=rotary.logit_scale * factor,
-        scales_softmax=math.isclose(follows, EXPECTED, rel_tol=1e-6),
+        rotary, logit_scale=rotary.logit_scale * factor, scales_softmax=math.isclose(follows, EXPECTED, rel_tol=1e-6)
     )
     held = {**one.held, SCALE: own[one.name]} if rotary.scales_softmax else one.held
     return replace(one, kind=replace(one.kind, rotary=rotary), softmax_factor=factor, held=held)

@@ -51,11 +51,7 @@ class StandIn:
 
 
 def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
-    """A stand-in of a base model, in float32 on the CPU, whose attention calls the function named ``interface``.
-
-    Raises:
-        UnsupportedModel: the model does not ask transformers for that function.
-    """
+    """A stand-in of a base model, in float32 on the CPU, whose attention calls the function named ``interface``."""
     try:
         model = weightless(cls, config, interface)
     except KeyError as error:

@@ -219,14 +219,7 @@ class InlineAttention(PlacedAttention):
         return self.split(x[None])[1][0]
 
     def attend_at(self, place: Any, hidden: Tensor, *, mask: Tensor | None, host: dict[str, Any]) -> AttentionOutput:
-        """Output of attention ``[batch, token, width]`` and its weights, or None.
-
-        Args:
-            place: what the layer hands over where its model's bias was, if it is not called on its own.
-            hidden: ``[batch, token, width]``.
-            mask: as transformers made it for the backend in use.
-            host: the call's other keywords, its KV cache among them.
-        """
+        """Output of attention ``[batch, token, width]`` and its weights, or None."""
         host = host if place is None else {**host, **place}
         q, k, v = self.split(hidden)
         mixed, weights = self.attend(q, k, v, hidden=hidden, mask=mask, host=host)

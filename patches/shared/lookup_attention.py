@@ -57,11 +57,7 @@ class LookupAttention(PlacedAttention):
         return "eager" if forward is not None and forward.weights else "sdpa"
 
     def looked_up(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The `ForwardContext` of a call, or the positions of one outside a forward pass, as keywords of `attend`.
-
-        Raises:
-            InvalidInput: there is neither.
-        """
+        """The `ForwardContext` of a call, or the positions of one outside a forward pass, as keywords of `attend`."""
         forward = call.get(KEYWORD) or current_forward(self.__dict__[OWNER])
         if forward is not None:
             return {KEYWORD: forward, "position_ids": forward.positions}

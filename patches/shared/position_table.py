@@ -67,16 +67,7 @@ class SchemePositionTable(nn.Embedding):
 
 
 def check_own_table(name: str, table: nn.Module, base: nn.Module) -> None:
-    """Refuse a position table inside a wrapper, as PEFT's is: it adds rows of its own, and keeps its class.
-
-    Args:
-        name: of the table in the base model.
-        table: what stands there.
-        base: the base model.
-
-    Raises:
-        UnsupportedModel: it is no embedding itself.
-    """
+    """Refuse a position table inside a wrapper, as PEFT's is: it adds rows of its own, and keeps its class."""
     if not isinstance(table, nn.Embedding):
         raise UnsupportedModel(
             f"{name}, the position table of this {type(base).__name__}, is wrapped in a {type(table).__name__}, as "
@@ -99,11 +90,7 @@ INNER = "base_layer"  # what PEFT calls the layer that it has wrapped
 
 
 def check_adapted_tables(model: nn.Module) -> None:
-    """Refuse what PEFT has added to a patched model.
-
-    Raises:
-        TrainingImpossible: it adapts a position table that the scheme does not read row by row.
-    """
+    """Refuse what PEFT has added to a patched model."""
     for name, module in model.named_modules():
         table = module._modules.get(INNER)
         if isinstance(table, SchemePositionTable) and not reads_rows(table.scheme):

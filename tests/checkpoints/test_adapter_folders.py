@@ -10,25 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from hf_posenc import (
-    describe,
-    from_pretrained,
-    is_patched,
-    patch_model,
-)
+from hf_posenc import describe, from_pretrained, is_patched, patch_model
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.merge import merge
-from hf_posenc.checkpoints.peft import (
-    get_peft_model,
-    load_peft_adapter,
-    save_peft_adapter,
-)
+from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
 from hf_posenc.errors import ModelNotFound, PeftAdapterMismatch
 from hf_posenc.eval.lm.measurable import model_arguments
-from hf_posenc.patching.peft_sidecar import (
-    PARAMETERS,
-    SIDECAR,
-)
+from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
 
 from .conftest import FACTOR, TRAINED, edit
 

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from hf_posenc import patch_model
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable
@@ -82,3 +84,14 @@ def test_links_are_not_replaced_by_a_result_of_several_files(tmp_path) -> None:
     assert (real / "linked").is_symlink()
     assert (tmp_path / "elsewhere").read_bytes() == b"old"
     assert {path.name: path.read_bytes() for path in real.iterdir()} == {"model.bin": b"1", "linked": b"old"}
+
+
+@pytest.mark.parametrize("saved", [{}, {"code": "bundle"}, {"is_main_process": False}], ids=str)
+@pytest.mark.parametrize("below", ["", "folder"])
+def test_a_patched_model_is_not_saved_in_the_place_of_a_file(saved, below, tmp_path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(FolderUnusable):
+        patch_model(tiny_model("llama"), "yarn", factor=2).save_pretrained(file / below, **saved)
+    tiny_model("llama").save_pretrained(file)  # control: transformers alone logs an error and returns
+    assert file.read_text() == "mine"

@@ -8,12 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, GPT2LMHeadModel, PreTrainedConfig, PreTrainedModel
 
-from hf_posenc import (
-    describe,
-    enable_auto,
-    is_patched,
-    patch_model,
-)
+from hf_posenc import describe, enable_auto, is_patched, patch_model
 from hf_posenc.checkpoints.auto import disable_auto
 
 HOOKED = {"from_pretrained": PreTrainedModel, "_from_config": PreTrainedModel, "get_config_dict": PreTrainedConfig}

@@ -8,24 +8,11 @@ import shutil
 
 import pytest
 from peft import LoraConfig, get_peft_model
-from transformers import (
-    AutoConfig,
-    GPT2LMHeadModel,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoConfig, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from hf_posenc import (
-    from_pretrained,
-    is_patched,
-    patch_model,
-    unpatch_model,
-)
+from hf_posenc import from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.patching.config_guard import (
-    GUARD_KEY,
-    unguard,
-)
+from hf_posenc.patching.config_guard import GUARD_KEY, unguard
 from hf_posenc.starters.loading import starter_path
 
 from .conftest import auto_classes
@@ -105,6 +92,7 @@ for name, load in ways.items():
     else:
         raise AssertionError(f"{name} was not refused")
 PeftModel.from_pretrained(base(), "adapter", config=LoraConfig(target_modules=["q_proj"]))  # what cannot be refused
+print("all refused")
 """
 
 
@@ -113,7 +101,7 @@ def test_every_loader_of_an_adapter_without_the_package_is_refused(make_model, r
     make_model("llama").save_pretrained(tmp_path / "base")
     model = from_pretrained(tmp_path / "base", scheme="yarn", factor=4)
     get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
-    run_in_new_process(WITHOUT_PEFT)
+    assert run_in_new_process(WITHOUT_PEFT) == "all refused"
 
 
 def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(make_model, tmp_path) -> None:

@@ -11,11 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
-from hf_posenc import (
-    describe,
-    from_pretrained,
-    patch_model,
-)
+from hf_posenc import describe, from_pretrained, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 

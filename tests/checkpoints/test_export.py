@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc import export_native, patch_model, scheme_of
+from hf_posenc import describe, export_native, patch_model, scheme_of
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.errors import NotExpressible, NotPatched, OnlyWithinTrainedLength
+from hf_posenc.errors import AlreadyScaled, NotExpressible, NotPatched, OnlyWithinTrainedLength
 
 EXPRESSIBLE = [
     ("rope", {"base": 500.0}), ("abf", {}), ("pi", {}), ("ntk", {}), ("ntk_parts", {}), ("yarn", {}),
@@ -107,7 +107,7 @@ def test_a_model_that_transformers_does_not_rotate_is_refused(model: str, scheme
 def test_layers_and_unpatched_models(tmp_path) -> None:
     with pytest.raises(NotExpressible):
         export_native(patch_model(tiny_model("llama"), "irope", factor=4), tmp_path)
-    with pytest.raises(NotExpressible, match="not that of every layer"):
+    with pytest.raises(NotExpressible, match="layers lack"):
         export_native(patch_model(tiny_model("llama"), "pi", factor=4, layers={"1": "none"}), tmp_path)
     with pytest.raises(NotPatched):
         export_native(tiny_model("llama"), tmp_path)
@@ -145,3 +145,51 @@ def test_learned_frequencies_are_stated_as_a_list(tmp_path) -> None:
     there, here = (one(TEXTS["target"]).logits for one in (LlamaForCausalLM.from_pretrained(tmp_path), model))
     assert torch.allclose(there, here, atol=1e-4)  # two float32 implementations of logits of about 1
     assert not torch.allclose(untrained, here, atol=0.1), "the frequencies have learned nothing"
+
+
+KEYS = ("position_trained_length", "position_trained_theta")
+
+
+@pytest.mark.parametrize("scheme", ["pi", "ntk", "dynamic_ntk", "host", "yarn"])
+@pytest.mark.filterwarnings("ignore::hf_posenc.errors.OnlyWithinTrainedLength")
+def test_a_factor_counts_from_what_the_weights_of_an_export_saw(scheme: str, tmp_path, caplog) -> None:
+    """The next scheme computes what it does on the model before the first; transformers says nothing of the entries."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    export_native(patch_model(tiny_model("llama"), scheme, factor=4), tmp_path)
+    logging.enable_propagation()
+    caplog.clear()
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    logging.disable_propagation()
+    assert "position_" not in caplog.text
+    given = {}
+    if scheme != "host":
+        with pytest.raises(AlreadyScaled, match=f"trained_length={TRAINED_LENGTH}"):
+            patch_model(again, "yarn", factor=3)
+        given = {"trained_length": TRAINED_LENGTH}
+    if scheme == "ntk":
+        given["base"] = getattr(again.config, KEYS[1])
+    patch_model(again, "yarn", factor=3, **given)
+    assert describe(again).target_length == 3 * TRAINED_LENGTH
+    text = TEXTS["beyond"]
+    with torch.no_grad():
+        wanted = patch_model(tiny_model("llama"), "yarn", factor=3)(text).logits
+        assert (again(text).logits - wanted).abs().max() < 1e-5
+    stated = [name for name in KEYS if hasattr(again.config, name)]
+    assert stated == {"ntk": list(KEYS), "yarn": []}.get(scheme, list(KEYS[:1]))
+
+
+def test_without_the_entry_the_target_would_be_taken_for_the_trained_length(tmp_path) -> None:
+    """Control; and what is stretched once more still says what the weights saw."""
+    from transformers import AutoModelForCausalLM
+
+    export_native(patch_model(tiny_model("llama"), "ntk", factor=4), tmp_path / "once")
+    twice = patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "host+ntk", factor=2)
+    assert describe(twice).target_length == 8 * TRAINED_LENGTH
+    export_native(twice, tmp_path / "twice")
+    assert json.loads((tmp_path / "twice" / "config.json").read_text())[KEYS[0]] == TRAINED_LENGTH
+    config = json.loads((tmp_path / "once" / "config.json").read_text())
+    (tmp_path / "once" / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in KEYS}))
+    bare = patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "yarn", factor=2)
+    assert describe(bare).trained_length == 4 * TRAINED_LENGTH

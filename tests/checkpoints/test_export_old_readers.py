@@ -20,6 +20,8 @@ from hf_posenc import export_native, patch_model
 from hf_posenc.checkpoints.old_rope_keys import old_form
 from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength
 
+from ..families.tiny import tiny
+
 OLD_PYTHON = "HF_POSENC_OLD_PYTHON"
 """Path of a Python with a transformers before 5, such as 4.57.1, and torch; this package is not needed there."""
 TRAINED, FACTOR = 32, 4
@@ -29,12 +31,10 @@ SCHEMES: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 BY_LENGTH = ("dynamic_ntk", "longrope")
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"num_key_value_heads": 2}, "mistral": {"num_key_value_heads": 2, "sliding_window": None},
-    "qwen3": {"num_key_value_heads": 2, "head_dim": 16}, "phi": {},
-    "gpt_neox": {"rotary_pct": 0.5},
+    "llama": {}, "mistral": {"sliding_window": None}, "qwen3": {}, "phi": {}, "gpt_neox": {"rotary_pct": 0.5}
 }  # fmt: skip
 SEVERAL_KINDS: dict[str, dict[str, Any]] = {
-    "smollm3": {"num_key_value_heads": 2, "no_rope_layers": [1, 1, 0, 1], "pad_token_id": 0},
+    "smollm3": {"no_rope_layers": [1, 1, 0, 1]},
     "cohere2": {"sliding_window": 16},
     "gemma3_text": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"] * 2},
     "olmo3": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"] * 2},
@@ -59,23 +59,16 @@ def skip_before_layers_had_kinds(family: str) -> None:
         pytest.skip(f"transformers {transformers.__version__} does not make {family} of a configuration with lists")
 
 
-def tiny(family: str) -> PreTrainedModel:
+def built(family: str) -> PreTrainedModel:
     """A random model whose scores have a spread, so that another rotation is another result."""
     skip_before_layers_had_kinds(family)
-    config = AutoConfig.for_model(
-        family, vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2 if family in FAMILIES else 4,
-        num_attention_heads=4, max_position_embeddings=TRAINED, **(FAMILIES | SEVERAL_KINDS)[family],
-    )  # fmt: skip
-    model = AutoModelForCausalLM.from_config(config)
-    for weight in model.parameters():
-        if weight.ndim == 2:
-            weight.data.mul_(4)
-    return model.eval()
+    own = (FAMILIES | SEVERAL_KINDS)[family]
+    return tiny(family, num_hidden_layers=2 if family in FAMILIES else 4, max_position_embeddings=TRAINED, **own)
 
 
 def export(family: str, scheme: str, options: dict[str, Any], folder: Path) -> torch.Tensor:
     """Export a tiny model with a text into ``folder``; what the patched model computes of the text."""
-    model = patch_model(tiny(family), scheme, factor=FACTOR, **options)
+    model = patch_model(built(family), scheme, factor=FACTOR, **options)
     if scheme in BY_LENGTH:
         with pytest.warns(OnlyWithinTrainedLength):
             export_native(model, folder)
@@ -140,7 +133,7 @@ def test_each_type_of_layer_is_exported_as_it_is(family: str, scheme: str, tmp_p
     want = export(family, scheme, {}, tmp_path)
     ids = load_file(tmp_path / "ids.st")["ids"]
     with torch.no_grad():
-        again, unscaled = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits, tiny(family)
+        again, unscaled = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits, built(family)
         unscaled.load_state_dict(AutoModelForCausalLM.from_pretrained(tmp_path).state_dict())
         assert (again - want).abs().max() < 1e-4
         assert (unscaled(ids).logits - want).abs().max() > 1e-2, "control: unscaled it is another model"
@@ -148,10 +141,10 @@ def test_each_type_of_layer_is_exported_as_it_is(family: str, scheme: str, tmp_p
 
 def test_layers_of_one_type_that_differ_are_refused(tmp_path: Path) -> None:
     for layers in ({"0": "none"}, "all"):  # layers of Cohere 2 that it does not rotate cannot be told to
-        model = patch_model(tiny("cohere2"), "pi", factor=FACTOR, layers=layers)
-        with pytest.raises(NotExpressible, match=r"not that of every layer|another rotation"):
+        model = patch_model(built("cohere2"), "pi", factor=FACTOR, layers=layers)
+        with pytest.raises(NotExpressible, match=r"layers lack|another rotation"):
             export_native(model, tmp_path / "plain")
-    model = patch_model(tiny("gemma3_text"), "longrope", factor=FACTOR)
+    model = patch_model(built("gemma3_text"), "longrope", factor=FACTOR)
     with pytest.raises(NotExpressible, match="types of layers rotate differently"):
         export_native(model, tmp_path / "plain")
 
@@ -163,7 +156,7 @@ def test_layers_of_one_type_that_differ_are_refused(tmp_path: Path) -> None:
 def test_what_older_readers_would_leave_out_is_said(
     family: str, scheme: str, layers: str | None, warns: bool, tmp_path: Path
 ) -> None:
-    model = patch_model(tiny(family), scheme, factor=FACTOR, layers=layers)
+    model = patch_model(built(family), scheme, factor=FACTOR, layers=layers)
     with pytest.warns(NotReadBefore5) if warns else nullcontext():
         export_native(model, tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())
@@ -172,25 +165,17 @@ def test_what_older_readers_would_leave_out_is_said(
 
 def test_an_attention_factor_that_a_model_does_not_apply_is_not_exported(tmp_path: Path) -> None:
     """Llama 4 computes the frequencies of RoPE types, and leaves their attention factor out."""
-    config = AutoConfig.for_model(
-        "llama4_text", vocab_size=96, hidden_size=64, intermediate_size=96, intermediate_size_mlp=64, pad_token_id=0,
-        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=2,
-        max_position_embeddings=TRAINED, attention_chunk_size=16, no_rope_layers=[1, 0],
-    )  # fmt: skip
+    own = {"num_hidden_layers": 2, "attention_chunk_size": 16, "no_rope_layers": [1, 0]}
     for scheme in ("yarn", "longrope"):
-        model = patch_model(AutoModelForCausalLM.from_config(config), scheme, factor=FACTOR)
+        model = patch_model(tiny("llama4_text", max_position_embeddings=TRAINED, **own), scheme, factor=FACTOR)
         with pytest.raises(NotExpressible, match="computes another rotation"):
             export_native(model, tmp_path / "plain")
 
 
 def test_a_family_that_takes_one_type_only_refuses_in_words(tmp_path: Path) -> None:
     """Phi-3 knows ``longrope`` and reads any other type as that, or raises."""
-    config = AutoConfig.for_model(
-        "phi3", vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4,
-        max_position_embeddings=TRAINED, pad_token_id=0,
-    )  # fmt: skip
     for scheme in ("pi", "yarn"):
-        model = patch_model(AutoModelForCausalLM.from_config(config), scheme, factor=FACTOR)
+        model = patch_model(tiny("phi3", max_position_embeddings=TRAINED), scheme, factor=FACTOR)
         with pytest.raises(NotExpressible, match="save_pretrained"):
             export_native(model, tmp_path / "plain")
         assert not (tmp_path / "plain").exists()

@@ -15,6 +15,8 @@ from hf_posenc import from_pretrained, get_peft_model, load_starter, merge, patc
 from hf_posenc.checkpoints.tokenizer import load_tokenizer
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, UnknownStarter
 
+from ..families.tiny import tiny
+
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 TEXT = torch.randint(3, 90, (1, 300), generator=torch.Generator().manual_seed(1))
 
@@ -72,11 +74,7 @@ def test_the_merged_model_is_the_adapter(kind: str, scheme: str | None, tmp_path
 def test_the_tokenizer_of_a_family_that_validates_its_configuration(tmp_path: Path) -> None:
     """Qwen 3 lists its layers, and AutoTokenizer compares the list with their number; a guarded one has neither."""
     _, tokenizer = load_starter("llama")
-    config = AutoConfig.for_model(
-        "qwen3", vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
-    )  # fmt: skip
-    model = AutoModelForCausalLM.from_config(config)
+    model = tiny("qwen3", vocab_size=len(tokenizer), num_hidden_layers=2, max_position_embeddings=64)
     model.save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")

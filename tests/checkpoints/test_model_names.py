@@ -12,14 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_posenc import (
-    describe,
-    export_native,
-    from_pretrained,
-    get_peft_model,
-    load_starter,
-    patch_model,
-)
+from hf_posenc import describe, export_native, from_pretrained, get_peft_model, load_starter, patch_model
 from hf_posenc.checkpoints.model_name import MANIFEST, RUN, ModelName, file_sizes
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, UnknownStarter, WrongKind
 from hf_posenc.insight.bench import bench

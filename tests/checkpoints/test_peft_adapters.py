@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_posenc import (
-    from_pretrained,
-    is_patched,
-    patch_model,
-    unpatch_model,
-)
+from hf_posenc import from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
 from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
 
@@ -62,25 +57,6 @@ def test_learned_positions_are_saved_in_every_order(kind, scheme, order, adapter
     assert torch.equal(logits_of(on_plain), want)
     on_patched = load_peft_adapter(patch_model(make_model(kind), scheme, factor=FACTOR), folder)
     assert torch.equal(logits_of(on_patched), want)
-
-
-@pytest.mark.slow
-def test_without_the_package_peft_refuses_them(make_model, adapter, run_in_new_process, tmp_path) -> None:
-    adapter("llama", "t5", peft_first)
-    make_model("llama").save_pretrained(tmp_path / "base")
-    assert run_in_new_process(PLAIN_PEFT) == "False True"  # not imported, and named
-
-
-PLAIN_PEFT = """
-import sys
-from peft import PeftModel
-from transformers import LlamaForCausalLM
-
-try:
-    PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained("base"), "adapter")
-except KeyError as error:
-    print("hf_posenc" in sys.modules, "with hf_posenc.load_peft_adapter" in str(error))
-"""
 
 
 def test_from_pretrained_patches_the_base_as_the_adapter_says(make_model, logits_of, adapter, tmp_path) -> None:

@@ -7,10 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import get_peft_model as with_scheme
-from hf_posenc import (
-    load_peft_adapter,
-    patch_model,
-)
+from hf_posenc import load_peft_adapter, patch_model
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
 from hf_posenc.errors import PeftAdapterMismatch, TrainingImpossible

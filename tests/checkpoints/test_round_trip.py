@@ -8,21 +8,12 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModelForSequenceClassification,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2ForSequenceClassification,
-    LlamaModel,
-)
+from transformers import AutoModelForSequenceClassification, GPT2ForSequenceClassification, LlamaModel, PreTrainedModel
 
-from hf_posenc import (
-    describe,
-    from_pretrained,
-    patch_model,
-    unpatch_model,
-)
+from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch
+
+from ..families.tiny import tiny
 
 FACTOR, TRAINED = 4, 16
 PAIRS = [("llama", "rerope"), ("gpt2", "t5"), ("bert", "alibi")]
@@ -105,15 +96,9 @@ def test_a_contradicting_request_is_refused(asked, make_model, tmp_path) -> None
         from_pretrained(tmp_path, **asked)
 
 
-def gemma3() -> Gemma3ForCausalLM:
-    torch.manual_seed(0)
-    return Gemma3ForCausalLM(
-        Gemma3TextConfig(
-            hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-            head_dim=16, vocab_size=64, sliding_window=8, layer_types=["sliding_attention", "full_attention"],
-            max_position_embeddings=32,
-        )
-    )  # fmt: skip
+def gemma3() -> PreTrainedModel:
+    local = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+    return tiny("gemma3_text", num_hidden_layers=2, max_position_embeddings=32, **local)
 
 
 def test_all_layers_as_patch_model_takes_them(tmp_path) -> None:

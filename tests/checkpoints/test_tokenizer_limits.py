@@ -117,13 +117,19 @@ def test_a_tokenizer_that_states_no_limit_gets_the_one_of_the_model(scheme: str,
     assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == pytest.approx(limit)
 
 
-def test_a_tokenizer_that_was_saved_last_is_loaded_with_the_new_limit(base: Path) -> None:
+@pytest.mark.parametrize("limit", [TRAINED, 10**30])
+@pytest.mark.parametrize("code", [None, "bundle"])
+def test_a_tokenizer_that_was_saved_last_is_loaded_with_the_new_limit(base: Path, limit: int, code: str | None) -> None:
+    """By this package; what transformers reads is said in the card, and moved where the model is saved last."""
     model, tokenizer = load_starter("llama")
-    tokenizer.model_max_length = TRAINED
-    patch_model(model, "yarn", factor=FACTOR).save_pretrained(base)
+    tokenizer.model_max_length = limit
+    patch_model(model, "yarn", factor=FACTOR).save_pretrained(base, code=code)
     tokenizer.save_pretrained(base)
-    assert stated(base)[0] == TRAINED, "control"
+    assert stated(base)[0] == limit, "control"
     assert load_tokenizer(str(base)).model_max_length == FACTOR * TRAINED
+    assert f"set that to {FACTOR * TRAINED} or more" in (base / "README.md").read_text()
+    model.save_pretrained(base, code=code)
+    assert AutoTokenizer.from_pretrained(base).model_max_length == FACTOR * TRAINED
 
 
 @pytest.mark.parametrize("limit", [TRAINED - 1, 2 * FACTOR * TRAINED])

@@ -12,22 +12,6 @@ SMALL = ("--samples", "2", "--set", "rows=16", "--length", "128")
 
 
 @pytest.mark.slow
-def test_json_is_complete(call: Callable) -> None:
-    answer = call("probe", "--model", "starter:llama", "--scheme", "yarn", "--factor", "2", *SMALL, "--json")
-    assert answer.code == 0
-    found = answer.data
-    assert [variant["label"] for variant in found["variants"]] == ["unpatched", "yarn"]
-    variant = found["variants"][0]
-    assert len(variant["heads"]) == 4 * 8
-    assert len(variant["attention_mass"]) == 4
-    for layer in variant["attention_mass"]:
-        for head in layer:
-            assert sum(head) == pytest.approx(1.0, abs=1e-5)
-    assert variant["loss_by_context"]["used_length"] in (64, 128)
-    assert len(found["moved"]) == 4
-
-
-@pytest.mark.slow
 def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra plot")
     answer = call("probe", "--model", "starter:gpt2", *SMALL, "--out", str(tmp_path / "out"))

@@ -63,36 +63,12 @@ def test_help_is_plain(call: Call, name: str) -> None:
     assert not re.search(r"<\w|list\[|x>=| INTEGER| FLOAT", head), head
 
 
-def test_help_has_headings(call: Call) -> None:
-    """In the order of the options; what comes out of a command stands at the end."""
-    shown = call("check", "--help").out
-    headings = re.findall(r"^([A-Z][\w ]+):$", shown, re.MULTILINE)
-    assert headings == ["Model and scheme", "Measurement", "Output", "Options"]
-
-
 def test_an_option_has_one_spelling_in_all_commands() -> None:
     """Long names that stand for one parameter; switches have one for on and one for off."""
     for name, command in CLICK.commands.items():  # type: ignore[attr-defined]
         for one in command.params:
             long = [word for word in one.opts if word.startswith("--")]
             assert len(long) <= 1, (name, long)
-
-
-def test_lines_of_progress_say_the_time_left_and_end_with_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, stream = [0.0], io.StringIO()
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    lines = ProgressLines(stream)
-    for step in range(1, 11):
-        now[0] = 60.0 * step
-        lines(step / 10, f"loss {step}")
-    now[0] += 1
-    lines(None, "request 11")  # too soon to be written
-    assert "request" not in stream.getvalue(), "control"
-    lines.close()
-    written = stream.getvalue().splitlines()
-    assert written[0] == "loss 1: 10 %"
-    assert written[1] == "loss 2: 20 %, 0:08:00 left"
-    assert written[-1] == "request 11"
 
 
 def test_the_time_left_waits_until_it_is_known_and_parts_end_with_their_last(monkeypatch: pytest.MonkeyPatch) -> None:

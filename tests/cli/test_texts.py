@@ -66,10 +66,3 @@ def test_evaluation_reads_every_form(call: Call, stored: Path) -> None:
 def as_settings(reading: Sequence[str]) -> list[str]:
     """Settings of reading as words of ``--set``."""
     return [word for setting in reading for word in ("--set", setting)]
-
-
-def test_probe_reads_records(call: Call, stored: Path) -> None:
-    probed = ("probe", *MODEL, "-l", "64", "--samples", "2", "--set", "rows=4", "--set", "scored=8", "--json")
-    first, second = (call(*probed, "--text", str(stored / name), *as_settings(form)) for name, *form in FORMS[2:4])
-    assert first.code == 0, first.err
-    assert first.data == second.data

@@ -6,9 +6,12 @@ says so. What a page claims of the lengths themselves is tested apart.
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import re
 import shlex
 import sys
+import typing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,11 +19,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc import disable_auto, load_starter, patch_model, scheme_of
+from hf_posenc import advise, disable_auto, load_starter, patch_model, scheme_of
 from hf_posenc.cli import main
+from hf_posenc.insight.advise.memory import size
 from hf_posenc.starters.loading import starter_path
 
 FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
@@ -38,6 +42,7 @@ class Page:
     downloads: dict[str, str] = field(default_factory=dict)
     lengths: dict[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    novel: str = ""
 
     @property
     def text(self) -> str:
@@ -62,6 +67,12 @@ class Page:
 
 
 PAGES = [
+    Page(
+        "real-model",
+        {"smollm2-135m": "llama"},
+        {"256": "32", "257": "33", "2048": "64", "8192": "256", "12288": "384", "16384": "512", "180_000": "110_000"},
+        novel="ENG19090_Wells.txt",
+    ),
     Page(
         "qwen3-128k",
         {"Qwen/Qwen3-0.6B": "qwen3"},
@@ -88,7 +99,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     config = Qwen3Config(**QWEN3, vocab_size=len(tokenizer), max_position_embeddings=320)
     Qwen3ForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return {"qwen3": str(folder), "bert": str(starter_path("bert"))}
+    return {"qwen3": str(folder), "bert": str(starter_path("bert")), "llama": str(starter_path("llama"))}
+
+
+def write_novel(page: Page) -> None:
+    """Sources of the standard library, in place of the text that a page reads."""
+    if page.novel:
+        Path(page.novel).write_text("".join(Path(m.__file__).read_text() for m in (argparse, typing, inspect)))
 
 
 def installed(block: str, page: Page) -> bool:
@@ -99,6 +116,7 @@ def installed(block: str, page: Page) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_run_in_order(page: Page, folders: dict[str, str], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
+    write_novel(page)
     session: dict[str, Any] = {"__name__": "__main__"}
     try:
         blocks = [block for block in page.blocks if installed(block, page)]
@@ -158,3 +176,24 @@ def test_qwen3_at_its_real_lengths() -> None:
     assert scheme.attention_factor == pytest.approx(attention_factor)
     other = patch_model(Qwen3ForCausalLM(config).eval(), "yarn", target_length=131072)  # control: counts from 40,960
     assert not torch.allclose(torch.tensor(scheme_of(other).schemes[0].frequencies()), frequencies.float())
+
+
+def test_llama_3_is_what_advise_prints() -> None:
+    """Numbers and commands of the page, for its three sets of cards."""
+    pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+    config = LlamaConfig(
+        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=8, max_position_embeddings=8192, rope_theta=500000.0, architectures=["LlamaForCausalLM"],
+        dtype="bfloat16",
+    )  # fmt: skip
+    text = (FOLDER / "llama-128k.md").read_text(encoding="utf-8")
+    asked, *commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
+    plans = {}
+    for gpu in ("24", "80", "8x80"):
+        plan = plans[gpu] = advise(config, "128k", name="meta-llama/Meta-Llama-3-8B", gpu=gpu).plan
+        way = max(plan.fits, key=lambda one: one.longest)
+        name = f"{'QLoRA' if way.dtype == '4bit' else 'LoRA'}, {way.dtype}"
+        numbers = f"{size(way.needed)} | {plan.row:,} | {plan.served:,}"
+        assert f"| {gpu} | {name}, gradient checkpointing | {numbers} |" in text
+    assert shlex.split(asked)[-1] == "8x80"
+    assert tuple(commands) == plans["8x80"].commands

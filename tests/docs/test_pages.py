@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from hf_posenc import describe
 from hf_posenc.cli.app import app
 from hf_posenc.cli.global_options import separated
 from hf_posenc.insight.plots.kinds import list_plots
@@ -52,7 +53,8 @@ def commands() -> list[str]:
     shown = [line for text in texts for line in re.findall(r"^\$ (hf-posenc .*)$", text, re.MULTILINE)]
     inside = [line for text in texts for line in re.findall(r"`(hf-posenc [a-z]+ [^`…]*)`", text)]
     named = [line for line in inside if not re.search(r"\b(NAME|COMMAND)\b", line)]
-    return sorted({*shown, *named, *(made.line for made in make_pictures.PICTURES)})
+    drawn = [*make_pictures.PICTURES, *(make_pictures.picture(f"scheme-{record.name}") for record in RECORDS)]
+    return sorted({*shown, *named, *(made.line for made in drawn)})
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,9 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("block", blocks("python"))
 def test_code_runs(block: str) -> None:
-    exec(compile(block, "docs", "exec"), {"__name__": "hf_posenc"})
+    names: dict[str, Any] = {"__name__": "hf_posenc"}
+    exec(compile(block, "docs", "exec"), names)
+    assert len(names) > 2, "a block that makes nothing shows nothing"  # there is __builtins__ beside
 
 
 @pytest.mark.parametrize("block", blocks("pycon"))
@@ -122,7 +126,9 @@ def test_every_scheme_has_a_page_with_its_options(tmp_path: Path) -> None:
 def test_a_scheme_s_example_runs(name: str) -> None:
     record = registry.scheme_record(name)
     block = scheme_pages.USE.format(model=scheme_pages.example_model(record), name=name)
-    exec(re.findall(r"^```python\n(.*?)^```", block, re.MULTILINE | re.DOTALL)[0], {})
+    made: dict[str, Any] = {}
+    exec(re.findall(r"^```python\n(.*?)^```", block, re.MULTILINE | re.DOTALL)[0], made)
+    assert describe(made["model"]).scheme == name
 
 
 def test_formulas_keep_their_columns_and_are_not_markup() -> None:

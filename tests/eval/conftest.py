@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from hf_posenc.eval.comparison.cell import Measuring, carried_by
+from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.measured_text import module_text
 
@@ -101,6 +106,13 @@ def framing(tokenizer: Any, before: int, behind: int = 0) -> PreTrainedTokenizer
     pieces = [(name, backend.token_to_id(name)) for name in ("<end>", "<sep>")]
     backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=pieces)
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<end>", eos_token="<end>", pad_token="<pad>")
+
+
+def measuring(model: Any, **settings: Any) -> Measuring:
+    """A model as it stands, to be measured in a comparison."""
+    wanted = CompareSettings.of({"lengths": [TRAINED], **settings})
+    lm: Any = SimpleNamespace(model=model, report={})
+    return Measuring(lm, wanted, {}, {}, None, Store(Path(":memory:")), carried_by(model))
 
 
 @pytest.fixture

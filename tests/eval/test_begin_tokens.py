@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.lm.masked_lm import PosEncMLM
 from hf_posenc.eval.lm.spans import (
     closing_of,
     frame_of,
@@ -20,7 +19,6 @@ from hf_posenc.eval.lm.spans import (
 )
 
 from .conftest import TRAINED, framing
-from .test_parity import requests
 
 LENGTH = 2 * TRAINED
 EXACT = {"posenc_token_nll", "posenc_sliding_ppl", "posenc_docs"}  # made of tokens; the others of whole texts
@@ -71,15 +69,3 @@ def test_special_tokens_around_a_text(before: int, behind: int, tokenizer) -> No
     assert opened(made, "The sky is blue.") == [end] * before + inside
     assert opened(made, "") == [end] * before
     assert opened(made, "a") == [end] * before + tokenizer("a")["input_ids"]
-
-
-def test_a_masked_text_is_between_its_special_tokens(bert, framed_tokenizer) -> None:
-    read: list[list[int]] = []
-    bert.base_model.register_forward_pre_hook(
-        lambda module, args, options: read.extend(options["input_ids"].tolist()), with_kwargs=True
-    )
-    PosEncMLM(bert, tokenizer=framed_tokenizer).loglikelihood(requests("loglikelihood", [("The sky is", " blue.")]))
-    hidden = framed_tokenizer("The sky is blue.")["input_ids"]
-    (row,) = read
-    assert (row[0], row[-1], len(row)) == (hidden[0], hidden[-1], len(hidden))
-    assert (hidden[0], hidden[-1]) == (framed_tokenizer.cls_token_id, framed_tokenizer.sep_token_id)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,41 +13,55 @@ import torch
 
 from hf_posenc import describe, is_patched
 from hf_posenc.eval.comparison import measure as measuring
-from hf_posenc.eval.comparison.cell import MeasurementRequest
+from hf_posenc.eval.comparison.cell import Measuring
 from hf_posenc.eval.comparison.measure import measure_cell, patched
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.results.rows import Row
-from hf_posenc.eval.results.store import Record
+from hf_posenc.eval.results.store import Record, Store
+from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.schemes.entry import Entry
 
 from .conftest import TRAINED
 
-AS_GIVEN: Any = SimpleNamespace(fit=lambda entry, reach: entry, computes=lambda entry, reach: {})
-REQUEST = MeasurementRequest(
-    {"seed": 0, "samples": 2}, 4 * TRAINED, False, {"dtype": "float32"}, {"model": "a", "text": "b"}, AS_GIVEN
-)
 YARN = Entry("yarn", "yarn")
+OPTIONS: dict[str, Any] = {"longest": 4 * TRAINED, "samples": 2}
+
+
+@dataclass(frozen=True)
+class AsGiven(Measuring):
+    """Nothing is looked up in a model."""
+
+    def fit(self, entry: Entry, reach: int) -> Entry:
+        return entry
+
+    def computes(self, entry: Entry, reach: int) -> dict[str, Any]:
+        return {}
+
+
+def of(given: dict[str, Any] = {}, model: Any = None, **others: Any) -> AsGiven:  # noqa: B006
+    settings = CompareSettings.of({"lengths": [64], **OPTIONS, **given})
+    chosen = {"model_args": {"dtype": "float32"}, "identity": {"model": "a", "text": "b"}, **others}
+    lm: Any = SimpleNamespace(model=model, report={})
+    return AsGiven(lm, settings, text=None, store=Store(Path(":memory:")), own_digests={}, **chosen)
 
 
 def key(
-    request: MeasurementRequest = REQUEST,
-    entry: Entry = YARN,
-    task: str = "posenc_ppl",
-    lengths: tuple[int, ...] = (64,),
+    own: Measuring | None = None, entry: Entry = YARN, task: str = "posenc_ppl", lengths: tuple[int, ...] = (64,)
 ) -> str:
-    return request.cell(entry, task, lengths).key
+    return (own or of()).cell(entry, task, lengths).key
 
 
 def test_a_key_covers_every_setting_that_changes_a_number() -> None:
     keys = [
         key(),
-        key(replace(REQUEST, measure={"seed": 1, "samples": 2})),
-        key(replace(REQUEST, measure={"seed": 0, "samples": 3})),
-        key(replace(REQUEST, longest=8 * TRAINED)),
-        key(replace(REQUEST, factor_per_length=True)),
-        key(replace(REQUEST, model_args={"dtype": "bfloat16"})),
-        key(replace(REQUEST, identity={"model": "c", "text": "b"})),
-        key(replace(REQUEST, identity={"model": "a", "text": "c"})),
+        key(of({"seed": 1})),
+        key(of({"samples": 3})),
+        key(of({"limit": 2})),
+        key(of({"longest": 8 * TRAINED})),
+        key(of({"factor_per_length": True})),
+        key(of(model_args={"dtype": "bfloat16"})),
+        key(of(identity={"model": "c", "text": "b"})),
+        key(of(identity={"model": "a", "text": "c"})),
         key(entry=Entry("pi", "pi")),
         key(entry=Entry("yarn", "yarn", {"beta_fast": 16.0})),
         key(entry=Entry("yarn", "yarn", {"factor": 2.0})),
@@ -62,7 +77,7 @@ def test_a_key_covers_nothing_else() -> None:
     assert key(entry=Entry("another label", "yarn")) == key()
     assert key(entry=Entry("linear", "linear")) == key(entry=Entry("pi", "pi"))
     plain = Entry("unpatched", None)
-    assert key(replace(REQUEST, factor_per_length=True), plain) == key(entry=plain)  # nothing is patched
+    assert key(of({"factor_per_length": True}), plain) == key(entry=plain)  # nothing is patched
 
 
 @pytest.mark.parametrize(
@@ -72,14 +87,14 @@ def test_a_key_covers_nothing_else() -> None:
 def test_a_model_is_patched_for_its_cell_alone(
     llama, factor_per_length: bool, options: dict[str, Any], target: int
 ) -> None:
-    lm, request = SimpleNamespace(model=llama, report={}), replace(REQUEST, factor_per_length=factor_per_length)
-    with patched(lm, request.cell(Entry("yarn", "yarn", options), "posenc_ppl", (2 * TRAINED,)), request):
+    own = of({"factor_per_length": factor_per_length}, llama)
+    with patched(own, own.cell(Entry("yarn", "yarn", options), "posenc_ppl", (2 * TRAINED,))):
         assert describe(llama).target_length == target
     assert not is_patched(llama)
-    with patched(lm, request.cell(Entry("yarn", "yarn"), "posenc_ppl", (TRAINED // 2,)), request):
+    with patched(own, own.cell(Entry("yarn", "yarn"), "posenc_ppl", (TRAINED // 2,))):
         least = TRAINED if factor_per_length else 4 * TRAINED  # never less than was trained
         assert describe(llama).target_length == least
-    with pytest.raises(ZeroDivisionError), patched(lm, request.cell(YARN, "t", (64,)), request):
+    with pytest.raises(ZeroDivisionError), patched(own, own.cell(YARN, "t", (64,))):
         raise ZeroDivisionError
     assert not is_patched(llama)
 
@@ -87,10 +102,10 @@ def test_a_model_is_patched_for_its_cell_alone(
 def test_learned_schemes_start_from_the_seed(llama) -> None:
     found = []
     for seed in (0, 0, 1):
-        request = replace(REQUEST, measure={"seed": seed})
+        own = of({"seed": seed}, llama)
         torch.rand(3)
         before = torch.random.get_rng_state()
-        with patched(SimpleNamespace(model=llama, report={}), request.cell(Entry("t5", "t5"), "t", (64,)), request):
+        with patched(own, own.cell(Entry("t5", "t5"), "t", (64,))):
             found.append(next(p for n, p in llama.named_parameters() if "posenc" in n).detach().clone())
         assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(found[0], found[1])
@@ -117,8 +132,8 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
     monkeypatch.setattr(measuring, "patched", patch)
     monkeypatch.setattr(measuring, "evaluate", evaluate)
     monkeypatch.setattr(measuring, "costs_since", lambda *_: None)
-    cell = REQUEST.cell(YARN, "posenc_ppl", (64,))
-    return measure_cell(SimpleNamespace(model=torch.nn.Linear(1, 1)), cell, REQUEST, {}, lambda: None)
+    own = of(model=torch.nn.Linear(1, 1))
+    return measure_cell(own, own.cell(YARN, "posenc_ppl", (64,)), lambda *_: None)
 
 
 def test_states_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:

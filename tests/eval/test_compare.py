@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ from hf_posenc.errors import (
 )
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.comparison import measure
+from hf_posenc.eval.comparison.cell import Measuring
+from hf_posenc.eval.comparison.one_model import default_lengths
 from hf_posenc.eval.errors import StoreUnusable, TaskOptionOutOfRange, UnreadableDocuments
+from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.schemes.entry import Entry, entries_of
 
 from .conftest import TRAINED
@@ -240,3 +244,26 @@ def test_scheme_entries_as_text() -> None:
     assert entries_of([("yarn", {"beta_fast": 16})])[0].label == "yarn:beta_fast=16"
     with pytest.raises(BadComparison, match="different labels"):
         entries_of([Entry("a", "yarn"), Entry("a", "pi")])
+
+
+@pytest.mark.parametrize(
+    ("schemes", "multiples"),
+    [("unpatched,host+ntk", (1, 4, 8)), ("unpatched,yarn", (1, 2, 4)), ("unpatched", (1, 2, 4)),
+     ("yarn,host+ntk", (1, 4, 8)), ("host+ntk:trained_length=128", (1, 2, 4))],
+)  # fmt: skip
+def test_default_lengths_lie_within_and_beyond_what_the_schemes_count_from(
+    llama, schemes: str, multiples: tuple[int, ...]
+) -> None:
+    """Of a checkpoint that states its own scaling, as an exported one does."""
+    llama.config.max_position_embeddings = 4 * TRAINED
+    llama.config.rope_parameters |= {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED
+    }  # fmt: skip
+    scaled, entries = type(llama)(llama.config), entries_of(schemes)
+    lm: Any = SimpleNamespace(model=scaled, report={})
+    lengths = default_lengths(lm, entries, TRAINED)
+    assert lengths == [TRAINED * multiple for multiple in multiples]
+    if "host+ntk" in schemes:
+        fitting = Measuring(lm, CompareSettings(), {}, {}, None, None, {})  # type: ignore[arg-type]
+        effects = [fitting.has_effect(fitting.fit(entries[-1], n), n, n) for n in lengths]
+        assert effects == [n > lengths[-2] or (multiples[-1] == 4 and n > TRAINED) for n in lengths]

@@ -12,7 +12,6 @@ from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison.measure import PeakMemory, cache_per_token
 from hf_posenc.eval.report.tables import cost_table
-from hf_posenc.eval.results.store import Costs, Record, costs_of
 
 from .conftest import TRAINED
 
@@ -45,13 +44,6 @@ def test_peak_memory_is_that_since_it_was_made() -> None:
     assert after is not None
     assert 0.8 * size < with_it - after < 1.5 * size
     assert before.memory_of == "process"
-
-
-def test_costs_of_a_scheme_are_the_largest_of_its_cells() -> None:
-    cells = [Costs(100, "process", 8.0), Costs(300, "process", 8.0), None]
-    records = [Record(str(n), "yarn", "t", n, "done", "", [], 1.5, {}, costs=one) for n, one in enumerate(cells)]
-    assert costs_of(records) == Costs(300, "process", 8.0)
-    assert costs_of([]).peak_memory is None
 
 
 def test_costs_are_stored_and_written_apart(llama, tokenizer, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hf_posenc.eval.report.tables import effective_table
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.effective_length import effective_lengths, loss_bounds, results_of
+from hf_posenc.eval.results.effective_length import effective_lengths, loss_bounds
 from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.eval.results.store import Record
 
@@ -78,12 +78,3 @@ def test_the_table_names_what_it_holds() -> None:
     assert "85.6 %" in table.note
     single = Comparison(comparison.about, comparison.records[:1])
     assert effective_table(single) is None
-
-
-def test_the_files_hold_what_the_table_shows() -> None:
-    comparison = made("acc", {"yarn": (0.99, 0.9, 0.84, 0.3), "=none": (0.1, 0.1, 0.1, 0.1)}, stderr=0.03)
-    first, second = results_of(comparison)["effective"]
-    assert first == {
-        "scheme": "yarn", "task": "task", "metric": "acc", "threshold": 0.856, "length": 128, "low": 64, "high": 256,
-    }  # fmt: skip
-    assert (second["scheme"], second["length"]) == ("=none", 0)

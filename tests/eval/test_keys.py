@@ -17,14 +17,13 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.source_digest import source_digest
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison import measure
-from hf_posenc.eval.comparison.cell import Fitting, MeasurementRequest
 from hf_posenc.eval.comparison.identity import rounded, terms_digest
 from hf_posenc.schemes import registry
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.registry import scheme_class
 
-from .conftest import TRAINED
+from .conftest import TRAINED, measuring
 
 OWN = """
 from hf_posenc.extend import Scheme, ToeplitzBias, register_scheme
@@ -100,8 +99,7 @@ def test_without_the_digests_the_old_number_would_be_shown(edit: Edit, llama) ->
     found = []
     for formula in (FORMULA, "-2 * helpers.far(distance)"):
         edit(formula)
-        request = MeasurementRequest({}, TRAINED, False, {}, {}, Fitting.on(lm_of(llama), 0))
-        found.append(request.cell(Entry("own_for_keys", "own_for_keys"), "posenc_ppl", (TRAINED,)))
+        found.append(measuring(llama).cell(Entry("own_for_keys", "own_for_keys"), "posenc_ppl", (TRAINED,)))
     first, other = found
     assert first.key != other.key
     assert {name for name, value in first.settings.items() if other.settings[name] != value} == {"source", "terms"}
@@ -160,16 +158,12 @@ def test_noise_of_the_last_digits_changes_nothing() -> None:
     assert rounded(torch.tensor([1.0])) != rounded(torch.tensor([1.001]))  # control
 
 
-def lm_of(model: Any) -> Any:
-    return types.SimpleNamespace(model=model, report={})
-
-
 def test_terms_are_those_of_the_patched_model(llama) -> None:
     """The schemes that a key is made of are those that patching puts in."""
-    fitting = Fitting.on(lm_of(llama), 0)
+    own = measuring(llama)
     for name in ("yarn", "rerope", "dynamic_ntk", "alibi"):
         entry = Entry(name, name)
-        key = terms_digest(fitting.built(entry, 4 * TRAINED)[:1])
+        key = terms_digest(own.built(entry, 4 * TRAINED)[:1])
         patch_model(llama, name, target_length=4 * TRAINED)
         part = next(module for module in llama.modules() if isinstance(module, Scheme))
         assert terms_digest([part]) == key, name
@@ -177,6 +171,6 @@ def test_terms_are_those_of_the_patched_model(llama) -> None:
 
 
 def test_a_carried_scheme_counts(llama) -> None:
-    bare = Fitting.on(lm_of(llama), 0).computes(Entry("unpatched", None), TRAINED)
+    bare = measuring(llama).computes(Entry("unpatched", None), TRAINED)
     patch_model(llama, "yarn", factor=2)
-    assert Fitting.on(lm_of(llama), 0).computes(Entry("unpatched", None), TRAINED) != bare
+    assert measuring(llama).computes(Entry("unpatched", None), TRAINED) != bare

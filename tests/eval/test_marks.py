@@ -9,7 +9,7 @@ import pytest
 from hf_posenc.eval.report.exports import comparison_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.remarks import remarks
-from hf_posenc.eval.report.tables import difference_table, format_difference, legend, value_table
+from hf_posenc.eval.report.tables import difference_table, value_table
 from hf_posenc.eval.report.verdict import verdict
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.paired import Difference
@@ -69,13 +69,6 @@ def test_differences_have_a_table_of_their_own() -> None:
     assert "\n+ " not in text  # which Markdown would take for a list
 
 
-def test_a_difference_in_words() -> None:
-    assert format_difference(DIFFERENCE) == "+0.376 (+0.241 … +0.512) −"
-    share = replace(DIFFERENCE, metric="acc", difference=-0.125, low=None, high=None, verdict="undecided")
-    assert format_difference(share) == "−12.5 ?"
-    assert format_difference(None) == ""
-
-
 def test_a_task_without_comparison_says_so() -> None:
     comparison = compared(LOSSES)
     assert remarks(comparison) == []
@@ -83,11 +76,6 @@ def test_a_task_without_comparison_says_so() -> None:
     assert remarks(bare) == [
         "posenc_ppl: nothing is compared with yarn, which has no number there that is a mean over documents."
     ]
-
-
-def test_too_few_documents_for_an_interval_are_said() -> None:
-    assert "Fewer than 3 documents" in legend(compared({label: losses[:2] for label, losses in LOSSES.items()}))
-    assert "Fewer than" not in legend(compared(LOSSES))
 
 
 def test_the_verdict_names_what_is_sure_at_the_longest_length() -> None:
@@ -102,3 +90,19 @@ def test_the_verdict_names_what_is_sure_at_the_longest_length() -> None:
     comparison.about["schemes"][0]["scheme"] = None
     comparison.about["against"] = None
     assert verdict(Comparison(comparison.about, comparison.records)) == sure, "the unpatched line stands in"
+
+
+def test_each_model_is_judged_by_its_own_baseline() -> None:
+    """Two folders with the same weights are two models, too: the second has scores that are surely higher."""
+    losses = {
+        "a · unpatched": LOSSES["yarn"], "a · pi": LOSSES["lower"],
+        "b · unpatched": LOSSES["higher"], "b · pi": [1.1 * loss + 1 for loss in LOSSES["higher"]],
+    }  # fmt: skip
+    comparison = compared(losses, against=None)
+    for entry in comparison.about["schemes"]:
+        name, _, scheme = entry["label"].partition(" · ")
+        entry |= {"scheme": None if scheme == "unpatched" else scheme, "model": name, "model_digest": "same"}
+    first, second = (f"Against {name} · unpatched at 256 tokens: posenc_ppl (cross-entropy loss): " for name in "ab")
+    assert verdict(comparison) == f"{first}a · pi surely better. {second}b · pi surely worse."
+    chosen = Comparison(comparison.about | {"against": "a · unpatched"}, comparison.records)
+    assert "b · unpatched" in verdict(chosen), "control: whoever names a reference has all lines held against it"

@@ -24,17 +24,6 @@ def loss(evaluation: Any) -> float:
     return next(row.value for row in evaluation.rows if row.metric == "nll")
 
 
-@pytest.mark.slow
-def test_bundled_models_are_named(tmp_path: Path) -> None:
-    model, tokenizer = load_starter("llama")
-    want = loss(evaluate(model, tokenizer, **FEW))
-    assert loss(evaluate("starter:llama", **FEW)) == pytest.approx(want, rel=1e-6)
-    found = compare("starter:llama", "unpatched,alibi", out=tmp_path, **FEW)
-    assert found.about["model"] == "starter:llama"
-    assert loss(found) == pytest.approx(want, rel=1e-6)
-    assert str(PosEncLM("starter:llama").model.dtype) == "torch.float32"
-
-
 SCHEME = '''
 from hf_posenc.extend import register_scheme
 from hf_posenc.schemes.bias.alibi import ALiBi

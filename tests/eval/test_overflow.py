@@ -53,14 +53,6 @@ def test_exactly_full_is_allowed(llama, tokenizer) -> None:
         lm._loglikelihood_tokens([(("", ""), ids[: TRAINED + 1], ids[TRAINED + 1 : TRAINED + 2])])
 
 
-def test_stock_hf_cuts_in_silence(llama, tokenizer) -> None:
-    """Control: the needle stood at the front, and ``hf`` scores as if it had never been there."""
-    stock = HFLM(llama, tokenizer=tokenizer)
-    other = LONG.replace("71432", "90215")
-    with_key, with_other_key = stock.loglikelihood(requests("loglikelihood", [(LONG, " yes"), (other, " yes")]))
-    assert with_key == with_other_key
-
-
 def test_truncation_on_request_is_that_of_hf(llama, tokenizer) -> None:
     request = requests("loglikelihood", [REQUESTS["loglikelihood"]])
     ours = PosEncLM(llama, tokenizer=tokenizer, on_overflow="truncate").loglikelihood(request)

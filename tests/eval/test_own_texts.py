@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from hf_posenc.errors import BadComparison, WrongKind
 from hf_posenc.eval import compare, evaluate
-from hf_posenc.eval.catalogue import FILE_TASKS, TASKS, check_settings_read, members, own_tasks, read_by
-from hf_posenc.eval.texts.measured_text import MeasuredText, module_text
-from hf_posenc.insight.probe.plan import shares
-from hf_posenc.texts import Document, TextSource
+from hf_posenc.eval.catalogue import check_settings_read
+from hf_posenc.eval.texts.measured_text import module_text
+from hf_posenc.insight.probe.run import shares
+from hf_posenc.texts import TextSource
 
 from .conftest import TRAINED
 
@@ -69,33 +69,6 @@ def test_tasks_read_records(task: str, llama, tokenizer, tmp_path: Path) -> None
     ]
     assert found[0] == found[1]
     assert found[0][0].n == 2
-
-
-class Spy(MeasuredText):
-    """A text that tells when it is read."""
-
-    def __init__(self) -> None:
-        self.label, self.digest, self.read = "spy", "spy", False
-
-    @property
-    def documents(self) -> Any:  # type: ignore[override]
-        self.read = True
-        return (Document("spy", module_text("bisect") * 30),)
-
-
-HELD_OUT = "posenc_held_out"  # reads the record of a run: tests/cli/test_held_out.py
-
-
-@pytest.mark.parametrize(
-    "task", [task for task in own_tasks() if not members(task) and task not in (*FILE_TASKS, HELD_OUT)]
-)
-def test_the_tasks_that_read_a_text_are_listed(task: str, framed_tokenizer) -> None:
-    from lm_eval.tasks import TaskManager
-
-    spy = Spy()
-    metadata = {"lengths": [2048], "text": spy, "tokenizer": framed_tokenizer, "samples": 2, "keys": 1, "scored": 8}
-    TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
-    assert spy.read == bool(read_by("text", [task]))
 
 
 def test_a_text_that_no_task_reads_is_refused(llama, tokenizer, tmp_path: Path) -> None:

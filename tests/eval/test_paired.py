@@ -54,16 +54,6 @@ def test_the_clustered_error_is_that_of_the_sandwich(drawn: list[tuple[float, st
     assert alone == pytest.approx(statistics.stdev(scores) / len(scores) ** 0.5, rel=1e-9, abs=1e-12)
 
 
-def test_resembling_windows_do_not_make_an_error_smaller() -> None:
-    """Four windows each of three books, equal within a book: as certain as one window each."""
-    books = [1.0, 2.0, 4.0]
-    error, count = standard_error([b for b in books for _ in range(4)], [str(b) for b in books for _ in range(4)])
-    assert count == 3
-    assert error == pytest.approx(statistics.stdev(books) / 3**0.5, rel=1e-12)
-    naive, _ = standard_error([b for b in books for _ in range(4)], [str(n) for n in range(12)])
-    assert naive < 0.6 * error  # control: taken for independent, they promise half of it
-
-
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12))
 def test_holm_by_its_definition(ps: list[float | None]) -> None:
     """Sorted p-values times m, m − 1, …, made monotone; each comparison keeps its place."""

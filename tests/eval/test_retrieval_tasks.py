@@ -164,16 +164,6 @@ def test_scores_are_those_of_the_logged_samples(llama, tokenizer, name: str) -> 
             assert row.value == pytest.approx(sum(hits[cell]) / len(hits[cell]))
 
 
-@pytest.mark.parametrize("name", ["posenc_cwe"])
-def test_all_answers_of_a_prompt_take_one_pass(llama, tokenizer, name: str) -> None:
-    passes = []
-    llama.register_forward_hook(lambda *_: passes.append(1))
-    out = run(PosEncLM(llama, tokenizer=tokenizer, max_length=LENGTHS[-1]), [name], tokenizer)
-    asked = sum(len(sample["arguments"]) for sample in out["samples"][name])
-    assert len(passes) == sum(len(sample["doc"]["prompts"]) for sample in out["samples"][name])
-    assert asked >= 4 * len(passes)
-
-
 def test_masked_models_get_the_same_documents(bert, framed_tokenizer) -> None:
     """The answer masked, between the special tokens, which have their room too."""
     lm = PosEncMLM(bert, tokenizer=framed_tokenizer, max_length=250)
@@ -235,17 +225,6 @@ def test_a_tokenizer_without_tokens_for_the_answers_is_refused() -> None:
 def test_bad_options_are_refused(tokenizer, name: str, option: dict, message: str) -> None:
     with pytest.raises(TaskOptionOutOfRange, match=message):
         task_of(name, tokenizer, **SMALL, **option)
-
-
-def test_results_hold_every_setting(tokenizer) -> None:
-    """Options left alone are written down with their defaults."""
-    options = {"posenc_niah_multikey": {"haystack": "needles"}, "posenc_fwe": {"zipf": 1.5}, "posenc_cwe": {}}
-    for name, given in options.items():
-        out = run(Reader(right=True), [name], tokenizer, keys=1, depths=[0.5], **given)
-        metadata = out["configs"][name]["metadata"]
-        assert metadata | given == metadata
-    used = {name: metadata[name] for name in ("common_words", "often", "rarely", "scoring")}
-    assert used == {"common_words": 5, "often": 10, "rarely": 1, "scoring": "forced"}
 
 
 @pytest.mark.slow

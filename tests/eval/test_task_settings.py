@@ -1,4 +1,4 @@
-"""Settings of a sweep that no chosen task reads are refused; which tasks read which is observed."""
+"""Settings that no chosen task reads are refused; which task reads which settings, and the text, is observed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,27 @@ pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
 from hf_posenc.cli import main
 from hf_posenc.eval.catalogue import FILE_TASKS, SETTINGS, TASKS, members, own_tasks, read_by
 from hf_posenc.eval.tasks.sweep import Sweep
-from hf_posenc.eval.texts.measured_text import module_text
-
-SINGLE = [task for task in own_tasks() if not members(task)]
-
+from hf_posenc.eval.texts.measured_text import MeasuredText, module_text
+from hf_posenc.texts import Document
 
 HELD_OUT = "posenc_held_out"  # reads the record of a run: tests/cli/test_held_out.py
 
 
-@pytest.mark.parametrize("task", [task for task in SINGLE if task not in (*FILE_TASKS, HELD_OUT)])
-def test_the_tasks_that_read_a_setting_are_listed(task: str, framed_tokenizer, monkeypatch, tmp_path: Path) -> None:
+class Spy(MeasuredText):
+    """A text that tells when it is read."""
+
+    def __init__(self) -> None:
+        self.label, self.digest, self.read = "spy", "spy", False
+
+    @property
+    def documents(self) -> Any:  # type: ignore[override]
+        self.read = True
+        return (Document("spy", module_text("bisect") * 30),)
+
+
+@pytest.mark.parametrize("task", sorted({*own_tasks()} - {*FILE_TASKS, *filter(members, own_tasks()), HELD_OUT}))
+def test_what_tasks_read_is_listed(task: str, framed_tokenizer, monkeypatch) -> None:
+    """The settings, and the text."""
     from lm_eval.tasks import TaskManager
 
     read: set[str] = set()
@@ -31,12 +42,11 @@ def test_the_tasks_that_read_a_setting_are_listed(task: str, framed_tokenizer, m
         return object.__getattribute__(sweep, name)
 
     monkeypatch.setattr(Sweep, "__getattribute__", watched)
-    (tmp_path / "text.txt").write_text(module_text("bisect") * 30)
-    metadata = {"lengths": [2048], "text": str(tmp_path / "text.txt"), "tokenizer": framed_tokenizer, "samples": 2,
-                "keys": 1, "scored": 8}  # fmt: skip
-    loaded = TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
-    assert len(loaded["tasks"]) == 1
+    spy = Spy()
+    metadata = {"lengths": [2048], "text": spy, "tokenizer": framed_tokenizer, "samples": 2, "keys": 1, "scored": 8}
+    TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
     assert read == {name for name in SETTINGS if read_by(name, [task])}
+    assert spy.read == bool(read_by("text", [task]))
 
 
 @pytest.mark.parametrize(

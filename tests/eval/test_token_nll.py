@@ -93,13 +93,6 @@ def test_the_models_own_length_dependent_scaling_counts(llama) -> None:
     assert prefix_consistent(llama)
 
 
-@pytest.mark.parametrize("batch_size", ["auto"])
-def test_batches_of_any_size(batch_size: int | str, llama, tokenizer, text) -> None:
-    alone = evaluate(llama, tokenizer, text=text, **SMALL)
-    together = evaluate(llama, tokenizer, text=text, batch_size=batch_size, **SMALL)
-    assert [r.value for r in together.rows] == pytest.approx([r.value for r in alone.rows], rel=1e-6)
-
-
 def test_random_positions_are_equal_in_any_batch(llama, tokenizer, text) -> None:
     patch_model(llama, "randpos", target_length=LENGTHS[-1], test="random")
     alone = evaluate(llama, tokenizer, text=text, **SMALL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,17 +20,14 @@ from .conftest import TRAINED
 pytest.importorskip("matplotlib")
 
 
-@dataclass(frozen=True)
-class EightTimes:
+def eight_times(seed: int = 0) -> Any:
     """As on a model that was trained on 256 tokens."""
-
-    seed: int = 0
-
-    def lengths(self, entry: Entry, reach: int) -> Any:
-        return SimpleNamespace(factor=reach / 256, trained=256)
+    return SimpleNamespace(
+        settings=SimpleNamespace(seed=seed), lengths=lambda entry, reach: SimpleNamespace(factor=8.0, trained=256)
+    )
 
 
-FITTING: Any = EightTimes()
+FITTING = eight_times()
 SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "lengths": [2 * TRAINED], "tasks": ["posenc_ppl"]}
 
 
@@ -64,7 +60,7 @@ def test_a_budget_draws_from_a_finer_grid() -> None:
     assert drawn[0] == entry
     assert len({json.dumps(one.options) for one in drawn}) == 6
     assert candidates(FITTING, entry, 2048, 6) == drawn
-    assert candidates(replace(FITTING, seed=1), entry, 2048, 6) != drawn
+    assert candidates(eight_times(seed=1), entry, 2048, 6) != drawn
     assert len(candidates(FITTING, entry, 2048, 1000)) == 1 + 5 * 7
     assert candidates(FITTING, entry, 2048, 1) == [entry]
     apart = [one.options["groups"] for one in candidates(FITTING, Entry("dpe", "dpe"), 2048, 1000)[1:]]

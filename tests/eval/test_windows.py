@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, default_text, module_text
 from hf_posenc.eval.texts.sampling import SHIFTS, placed
 from hf_posenc.eval.texts.windows import clean, tokenized, windows_at
+
+from .conftest import framing
 
 
 def windows(source, tokenizer, *, count, longest, seed=0, **sizes):
@@ -54,20 +55,12 @@ def test_a_length_that_is_added_changes_nothing_else(tokenizer, lengths: list[in
     assert [list(w.contexts) for w in before] == [[w.contexts[index] for index in place] for w in after]
 
 
-@pytest.mark.parametrize("before", [1])
-def test_special_tokens_count(before: int, tokenizer) -> None:
-    """A tokenizer that puts tokens in front leaves as many less for the context, and no more than these.
+def test_special_tokens_count(tokenizer) -> None:
+    """A tokenizer that puts a token in front leaves one less for the context, and no more than that.
 
     The expected context is found by trying every start of the text, shortest context last.
     """
-    from tokenizers import processors
-    from transformers import PreTrainedTokenizerFast
-
-    backend = tokenizer.backend_tokenizer.__class__.from_str(tokenizer.backend_tokenizer.to_str())
-    if before:
-        front = " ".join(["<end>"] * before)
-        backend.post_processor = processors.TemplateProcessing(single=f"{front} $A", special_tokens=[("<end>", 0)])
-    starting = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<end>")
+    starting = framing(tokenizer, 1)
     source = tokenized(starting, module_text("bisect") * 4)
     for length in (40, 77, 100, 101, 250):
         window = windows(source, starting, lengths=[length], scored=8, count=1, longest=250)[0]
@@ -77,7 +70,7 @@ def test_special_tokens_count(before: int, tokenizer) -> None:
         for start in range(window.end - length, window.end - 8):
             context = source.text[source.spans[start][0] : source.spans[window.end - 8][0]]
             whole, alone = starting(context + window.target)["input_ids"], starting(context)["input_ids"]
-            assert whole[:before] == [0] * before
+            assert whole[0] == 0
             if len(whole) <= length and context == context.rstrip() and whole == alone + list(target):
                 fitting = context
                 break

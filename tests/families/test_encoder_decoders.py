@@ -8,15 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_posenc import (
-    describe,
-    disable_auto,
-    enable_auto,
-    from_pretrained,
-    patch_model,
-    scheme_of,
-    unpatch_model,
-)
+from hf_posenc import describe, disable_auto, enable_auto, from_pretrained, patch_model, scheme_of, unpatch_model
 from hf_posenc.errors import (
     AlreadyPatched,
     CheckpointMismatch,
@@ -105,7 +97,7 @@ def test_a_checkpoint_that_would_lose_the_scheme_is_refused(name: str, tmp_path:
     model.save_pretrained(tmp_path)
     patch_model(model, "alibi")
     unpatch_model(model.get_encoder())
-    with pytest.raises(CheckpointMismatch, match="The encoder of this"):
+    with pytest.raises(CheckpointMismatch):
         model.save_pretrained(tmp_path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_posenc import patch_model
+from hf_posenc import is_patched, patch_model
 from hf_posenc.attention.routes import flex
 from hf_posenc.checks.tiny_models import tiny_model
 
@@ -105,4 +105,5 @@ def test_patching_compiles_nothing(scheme: str, device: str, monkeypatch: pytest
     """The proof of effect runs on the GPU; a kernel compiled for it took 40 seconds."""
     monkeypatch.undo()  # of the fixture for short texts
     monkeypatch.setattr(flex, "kernel", compiles_nothing)
-    patch_model(tiny_model("llama").to(device, torch.bfloat16), scheme, factor=None if scheme in WITHIN else 4)
+    model = tiny_model("llama").to(device, torch.bfloat16)
+    assert is_patched(patch_model(model, scheme, factor=None if scheme in WITHIN else 4))

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from hf_posenc import advise
-from hf_posenc.insight.advise.evidence import FILE, measured_at, measured_for
+from hf_posenc.insight.advise.candidates import reason_of
+from hf_posenc.insight.advise.evidence import FILE, ZERO_SHOT, measured_at, measured_for, real_rows
 from hf_posenc.schemes.entry import UNPATCHED
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "docs")]
 
+import evidence_pictures  # noqa: E402
+import evidence_tables  # noqa: E402
 import make_evidence  # noqa: E402
 
 LONGEST = 1024
@@ -80,17 +83,29 @@ def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: floa
     assert {row.scheme for row in rows.values() if row.finds} == {s for s in surely if rows[s].passkeys.value > 0.5}
 
 
-def test_the_table_of_retrieval_is_that_of_the_ranks() -> None:
-    """Recall counted here, against docs/choose.md."""
-    rows = [
-        json.loads(line) for line in (ROOT / "docs" / "real_encoder.jsonl").read_text(encoding="utf-8").splitlines()
+def test_more_schemes_and_lengths_of_a_real_model_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table and picture of three lengths, at one of which a scheme was not measured."""
+    values = {
+        (UNPATCHED, 8): (3.0, 4.0, 5.0), (UNPATCHED, 16): (6.0, 7.0, 8.0), (UNPATCHED, 32): (8.0, 9.5, 10.0),
+        ("yarn", 8): (3.5, 4.5, 5.5), ("yarn", 32): (3.25, 3.5, 4.25),
+    }  # fmt: skip
+    losses = {cell: dict(zip("abc", found, strict=True)) for cell, found in values.items()}
+    numbers = {(UNPATCHED, 8): {"a 0.5": 1.0, "a 0.9": 0.0}}
+    monkeypatch.setattr(evidence_tables, "real_scores", lambda metric: losses if metric == "nll" else numbers)
+    assert evidence_tables.real_table().splitlines()[2:] == [  # ± t(2) · SE: 4.303 · 0.3005 and 4.303 · 0.1667
+        "| `yarn` | 4.50 | – | 3.67 | −0.33 (−1.63 … +0.96) | – · – · – |",
+        "| unpatched | 4.00 | 7.00 | 9.17 | +5.17 (+4.45 … +5.88) | 1 of 2 · – · – |",
     ]
-    page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
-    table = page.partition("<!-- real encoder: begin -->")[2].partition("<!-- real encoder: end -->")[0]
-    assert rows
-    for row in rows:
-        (line,) = [line for line in table.splitlines() if line.startswith(f"| {row['way']} |")]
-        cell = line.split("|")[2 + ["passkey", "needle", "novels"].index(row["task"])]
-        share = cell.split("·")[[512, 1024, 2048].index(row["length"])]
-        ranks = [rank for of_document in row["ranks"] for rank in of_document]
-        assert int(share) == round(100 * ranks.count(1) / len(ranks))
+    evidence_pictures.draw_real_model(losses, tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_real_model_is_cited_first() -> None:
+    """Of a scheme that was measured on both models; nothing is said of one that was not."""
+    (yarn,) = (shown for shown in ZERO_SHOT if shown.scheme == "yarn" and shown.kind == "rotation")
+    real, bundled = real_rows()["yarn"], measured_for(4)["yarn"]
+    reason = reason_of(yarn, real, bundled, by_rule=False)
+    assert reason.index(str(real)) < reason.index(str(bundled)) < reason.index("published")
+    assert real.loss < real.unpatched_loss
+    assert real.found > real.unpatched_found
+    assert real.model not in reason_of(yarn, None, bundled, by_rule=False)

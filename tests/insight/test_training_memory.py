@@ -16,10 +16,10 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 from torch.utils.data import Dataset
 
 from hf_posenc import patch_model
-from hf_posenc.insight.advise.memory import skeleton, training_memory
+from hf_posenc.insight.advise.memory import four_bit_bytes, gathered_bytes, skeleton, training_memory
 from hf_posenc.training import Training, finetune
 
-LENGTH, FACTOR = 1024, 1.25
+LENGTH, FACTOR = 1024, 1.15
 
 
 def llama() -> PreTrainedModel:
@@ -88,17 +88,47 @@ def measured(model: PreTrainedModel, **more: Any) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "method", "checkpointing"),
-    [(llama, "lora", False), (llama, "full", True), (gpt2, "lora", True), (gpt2, "full", False)],
+    ("make", "method", "checkpointing", "dtype"),
+    [
+        (llama, "lora", False, torch.bfloat16),
+        (llama, "lora", True, torch.bfloat16),
+        (llama, "lora", True, torch.float32),
+        (llama, "full", True, torch.float32),
+        (gpt2, "lora", True, torch.float32),
+        (gpt2, "full", False, torch.float32),
+    ],
 )
-def test_the_estimate_is_near_what_a_step_allocates(make, method, checkpointing) -> None:
+def test_the_estimate_is_near_what_a_step_allocates(make, method, checkpointing, dtype) -> None:
+    """With the loss in chunks, as `finetune` computes it."""
     set_seed(0)
-    model = make()
-    estimate = training_memory(skeleton(model.config), LENGTH, method=method)
+    model = make().to(dtype)
+    estimate = training_memory(skeleton(model.config, str(dtype).removeprefix("torch.")), LENGTH, method=method)
     assert estimate is not None
     said = estimate.total_checkpointed if checkpointing else estimate.total
     took = measured(model, method=method, gradient_checkpointing=checkpointing)
     assert 1 / FACTOR < said / took < FACTOR
+
+
+def llama_3_8b() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=8, max_position_embeddings=8192, architectures=["LlamaForCausalLM"],
+    )  # fmt: skip
+
+
+def test_a_known_model_in_4_bits() -> None:
+    """The published 4-bit checkpoints of Llama 3 8B (bitsandbytes, constants quantised too) are files of 5.70 GB."""
+    model = skeleton(llama_3_8b(), "bfloat16")
+    multiplied = 2 * 4096 * 14336  # the largest matrix, as it is computed from its 4 bits
+    assert four_bit_bytes(model) - multiplied == pytest.approx(5.70e9, rel=0.01)
+    layer = 2 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336 + 2 * 4096)
+    assert gathered_bytes(model, 2 * 8_030_261_248, 32) == pytest.approx(2 * 2 * 128256 * 4096 + 2 * layer, rel=1e-4)
+
+
+def test_another_length_is_as_if_counted_there() -> None:
+    found = [training_memory(skeleton(llama().config), length) for length in (LENGTH, 4 * LENGTH)]
+    assert None not in found
+    assert found[0].at(4 * LENGTH) == found[1]
 
 
 def test_numbers_of_a_large_model_are_counted_without_embeddings_too() -> None:

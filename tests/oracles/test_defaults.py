@@ -61,6 +61,7 @@ DRAWN = {
     "fire": {"c": (0.1, 0.0), "multiplier": (1.0, 0.0)},
     "fox": {"gate.weight": (0.0, 0.02), "gate.bias": (0.0, 0.0)},
     "cable": {"gate.weight": (0.0, 0.02), "gate.bias": (0.0, 0.0)},
+    "grape_a": {"a": (math.log(math.e - 1), 0.0), "u": (0.0, 1 / 8), "v": (0.0, 1 / 8)},
     "rel_bias": {"table.weight": (0.0, 0.02)},
     "shaw": {"of_key.weight": (0.0, math.sqrt(2 / (33 + 64)))},  # Glorot
     "sink_logits": {"a": (0.0, 0.0)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import StaticCache
 
 from hf_posenc import patch_model
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
@@ -96,6 +98,31 @@ def test_by_call_each_token_is_decoded_at_the_length_so_far() -> None:
     assert (found - expected).abs().max() < 1e-4
     whole = models.logits(patched, ids)  # control: a prefill groups all rows as the last one
     assert (whole[TRAINED:-TRAINED] - expected[TRAINED:-TRAINED]).abs().max() > 0.1
+
+
+@pytest.mark.slow
+def test_by_call_one_graph_serves_all_lengths() -> None:
+    """Texts within the trained length, whose groups are of one token, and beyond; and decoding from a static cache."""
+    patched, graphs = patch_model(models.llama(), "jet_long", factor=4, window=5, length="sequence"), []
+
+    def counted(graph: torch.fx.GraphModule, example: object) -> Callable:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(patched, backend=counted, fullgraph=True, dynamic=True)
+    for length in (LONG, LONG - 3, TRAINED, TRAINED + 1):
+        ids = models.text(length)
+        assert (models.logits(compiled, ids) - models.logits(patched, ids)).abs().max() < 1e-4
+    assert len(graphs) == 1
+    ids = models.text(TRAINED + 2)[None]
+    caches = [StaticCache(patched.config, max_cache_len=LONG) for _ in range(2)]
+    for start, end in ((0, TRAINED - 1), (TRAINED - 1, TRAINED), (TRAINED, TRAINED + 1), (TRAINED + 1, TRAINED + 2)):
+        with torch.no_grad():
+            found, expected = (
+                model(ids[:, start:end], past_key_values=cache, use_cache=True).logits
+                for model, cache in zip((compiled, patched), caches, strict=True)
+            )
+        assert (found - expected).abs().max() < 1e-4
 
 
 def test_gradients_equal_the_definition() -> None:

@@ -24,7 +24,7 @@ RELATIVE = (
     *("none", "host", "drope", "rope", "mrope", "partial", "proportional", "abf", "xpos", "irope"),
     *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3", "mrrope", "resonance", "clipped_rope"),
     *("alibi", "rel_bias", "t5", "kerple", "sandwich", "dyn_bias", "wavelet"),
-    *("shaw", "transformer_xl", "deberta", "cope", "fox", "cable"),
+    *("shaw", "transformer_xl", "deberta", "cope", "fox", "cable", "grape_a"),
     *("rerope", "leaky_rerope", "string", "ms_poe", "lm_infinite", "window", "sinks", "sink_logits", "scale_invariant"),
     *("pose", "shape", "cape"),
 )

@@ -6,64 +6,33 @@ The reference is a model that nobody changed, or one that transformers built fro
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GlmConfig,
-    GlmForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
 
 from hf_posenc import describe, is_patched, patch_model, unpatch_model
 from hf_posenc.errors import HostConfigInvalid, PosEncError, UnsupportedModel
 
+from ..families.tiny import tiny
+
 TRAINED = 64
-SIZES: dict[str, Any] = {
-    **{"vocab_size": 99, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
-    **{"num_key_value_heads": 2, "max_position_embeddings": TRAINED, "pad_token_id": 0},
-}
-ENCODER = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
-LOCAL = {"head_dim": 16, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
+LOCAL: dict[str, Any] = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": TRAINED}
 IDS = torch.randint(3, 96, (1, TRAINED), generator=torch.Generator().manual_seed(0))
-MODELS: dict[str, tuple[type, Callable[..., Any]]] = {
-    "llama": (LlamaForCausalLM, lambda **own: LlamaConfig(**SIZES | own)),
-    "mistral": (MistralForCausalLM, lambda **own: MistralConfig(**SIZES | own)),
-    "glm": (GlmForCausalLM, lambda **own: GlmConfig(**SIZES | {"head_dim": 16} | own)),
-    "gemma3": (Gemma3ForCausalLM, lambda **own: Gemma3TextConfig(**SIZES | LOCAL | own)),
-    "gpt2": (
-        GPT2LMHeadModel,
-        lambda **own: GPT2Config(vocab_size=99, n_embd=64, n_layer=2, n_head=4, n_positions=TRAINED),
-    ),
-    "bert": (BertForMaskedLM, lambda **own: BertConfig(**ENCODER)),
-    "roberta": (
-        RobertaForMaskedLM,
-        lambda **own: RobertaConfig(**ENCODER | {"max_position_embeddings": TRAINED + 2, "pad_token_id": 1}),
-    ),
+OWN: dict[str, dict[str, Any]] = {
+    "gemma3_text": LOCAL,
+    "gpt2": {"n_positions": TRAINED, "n_layer": 2},
+    "roberta": {"max_position_embeddings": TRAINED + 2, "pad_token_id": 1},
 }
 ROTATES = ["llama", "mistral", "glm"]
 rotary_models = pytest.mark.parametrize("kind", ROTATES)
 
 
 def made(kind: str, **own: Any) -> Any:
-    torch.manual_seed(0)
-    cls, config = MODELS[kind]
-    return cls(config(**own)).eval()
+    sizes = {"num_hidden_layers": 2, "max_position_embeddings": TRAINED, **OWN.get(kind, {}), **own}
+    return tiny(kind, masked="bert" in kind, **sizes)
 
 
 @torch.no_grad()
@@ -142,6 +111,8 @@ def test_a_temperature_on_either_side(kind: str) -> None:
     model = made(kind)
     model.model.rotary_emb.attention_scaling = 2.0
     refused(model, HostConfigInvalid, "attention_scaling", "host")
+    model.model.rotary_emb.attention_scaling = 1.0
+    torch.testing.assert_close(logits(patch_model(model, "host")), logits(made(kind)), atol=1e-5, rtol=0)
     model = made(kind, rope_parameters=dict(YARN), max_position_embeddings=4 * TRAINED)
     set_rope(model, attention_factor=2.0)
     refused(model, HostConfigInvalid, "attention_scaling", "host")
@@ -173,10 +144,14 @@ def test_the_number_of_layers(kind: str) -> None:
     ],
 )
 def test_windows_that_attention_was_not_built_with(scheme: str, edit: dict[str, Any], told: str) -> None:
-    model = made("gemma3")
+    model = made("gemma3_text")
+    before = {name: getattr(model.config, name) for name in edit}
     for name, value in edit.items():
         setattr(model.config, name, value)
     refused(model, HostConfigInvalid, told, scheme)
+    for name, value in before.items():
+        setattr(model.config, name, value)
+    assert is_patched(patch_model(model, scheme, factor=4))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "roberta"])

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import LlamaForCausalLM
 
 from hf_posenc import describe, from_pretrained, is_patched, patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+
+from ..families.tiny import tiny
 
 TEXT = torch.randint(3, 60, (1, TRAINED_LENGTH - 1), generator=torch.Generator().manual_seed(0))
 
@@ -79,12 +81,7 @@ def test_every_kind_of_layer_is_proved(layers: dict[int | str, str]) -> None:
 )
 def test_a_window_within_the_models_own(size: int, own: int | None, verdict: str) -> None:
     """A wider one hides nothing more; logits say so, though a layer that is run without a mask does not."""
-    torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=TRAINED_LENGTH, sliding_window=own, initializer_range=0.15,
-    )  # fmt: skip
-    model = MistralForCausalLM(config).eval()
+    model = tiny("mistral", num_hidden_layers=2, max_position_embeddings=TRAINED_LENGTH, sliding_window=own)
     ids = torch.randint(3, 96, (1, 2 * TRAINED_LENGTH))
     with torch.no_grad():
         before = model(ids).logits

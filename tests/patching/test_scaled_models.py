@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GptOssConfig,
-    GptOssForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from hf_posenc import describe, errors, patch_model, unpatch_model
 from hf_posenc.insight.advise import advise
 from hf_posenc.patching.state import scheme_of
 
+from ..families.tiny import tiny
+
 BEFORE, REACH = 64, 512
-SIZES: dict[str, Any] = {
-    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": REACH, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+SIZES: dict[str, Any] = {"num_hidden_layers": 2, "max_position_embeddings": REACH}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": BEFORE,
@@ -40,23 +28,20 @@ GEMMA3 = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
-LOCAL = {"sliding_window": 16, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"]}
-EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+LOCAL = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "yarn": ("qwen3", {"rope_parameters": YARN}),
+    "gpt-oss": ("gpt_oss", {**LOCAL, "rope_parameters": YARN}),
+    "gemma3": ("gemma3_text", {**LOCAL, "rope_parameters": GEMMA3}),
+    "longrope": ("phi3", {"original_max_position_embeddings": BEFORE, "rope_parameters": LONGROPE}),
+}
 
 
 def model_of(kind: str) -> Any:
-    torch.manual_seed(0)
-    made = {
-        "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
-        "llama3": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=dict(LLAMA3))),
-        "yarn": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16, rope_parameters=dict(YARN))),
-        "gpt-oss": lambda: GptOssForCausalLM(GptOssConfig(**SIZES, **LOCAL, **EXPERTS, rope_parameters=dict(YARN))),
-        "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **LOCAL, rope_parameters=GEMMA3)),
-        "longrope": lambda: Phi3ForCausalLM(
-            Phi3Config(**SIZES, original_max_position_embeddings=BEFORE, rope_parameters=dict(LONGROPE))
-        ),
-    }
-    return made[kind]().eval()
+    family, own = MODELS[kind]
+    return tiny(family, **SIZES, **copy.deepcopy(own))
 
 
 KEPT = ["dca", "rerope", "self_extend", "string", "lm_infinite", "host", "logn", "sinks", "window", "host+yarn"]
@@ -152,6 +137,7 @@ def test_a_base_would_replace_what_is_stretched() -> None:
         patch_model(model_of("llama3"), "host+yarn", factor=2, base=5e5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama3", "yarn", "gpt-oss", "gemma3", "longrope"])
 def test_advice_patches_as_it_says(kind: str) -> None:
     """What `advise` recommends gives, in `patch_model`, the trained length and factor that it counted with."""

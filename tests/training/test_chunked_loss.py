@@ -5,18 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional
-from transformers import (
-    BartConfig,
-    BartForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GraniteConfig,
-    GraniteForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import PreTrainedModel
 
 pytest.importorskip("accelerate", reason="fine-tuning needs the extra `train`")
 
@@ -25,22 +14,17 @@ from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.chunked_loss import chunked_loss, cross_entropy_in_chunks
 
+from ..families.tiny import tiny
+
 WORDS, LENGTH = 211, 700  # several chunks, the last not full
 
 
-def llama() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
-            tie_word_embeddings=True, initializer_range=0.2,
-        )
-    )  # fmt: skip
+def llama() -> PreTrainedModel:
+    return tiny("llama", vocab_size=WORDS, num_hidden_layers=1, tie_word_embeddings=True)
 
 
-def gpt2() -> GPT2LMHeadModel:
-    torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=1, n_head=4, initializer_range=0.2)).eval()
+def gpt2() -> PreTrainedModel:
+    return tiny("gpt2", vocab_size=WORDS, n_layer=1, n_positions=LENGTH)
 
 
 @pytest.fixture
@@ -100,52 +84,37 @@ def error(value: torch.Tensor, exact: torch.Tensor) -> float:
     return ((value.double() - exact).norm() / exact.norm()).item()
 
 
-def gemma2(cap: float | None) -> Gemma2ForCausalLM:
-    return Gemma2ForCausalLM(
-        Gemma2Config(
-            vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
-            num_key_value_heads=4, head_dim=8, final_logit_softcapping=cap,
-        )
-    )  # fmt: skip
+def gemma2(cap: float | None) -> PreTrainedModel:
+    return tiny("gemma2", vocab_size=WORDS, num_hidden_layers=1, final_logit_softcapping=cap)
 
 
-def granite() -> GraniteForCausalLM:
-    config = llama().config.to_dict() | {"logits_scaling": 8.0}
-    return GraniteForCausalLM(GraniteConfig(**config))
+def granite() -> PreTrainedModel:
+    return tiny("granite", vocab_size=WORDS, num_hidden_layers=1, logits_scaling=8.0)
 
 
-def bart() -> BartForCausalLM:
-    return BartForCausalLM(
-        BartConfig(vocab_size=WORDS, d_model=32, decoder_layers=1, decoder_attention_heads=4, decoder_ffn_dim=48)
-    ).eval()
+def bart() -> PreTrainedModel:
+    return tiny("bart", vocab_size=WORDS, decoder_layers=1, max_position_embeddings=LENGTH)
 
 
-def with_own_loss() -> LlamaForCausalLM:
+def with_own_loss() -> PreTrainedModel:
     model = llama()
     model.loss_function = lambda logits, labels, **kwargs: logits.sum()
     return model
 
 
-def placed() -> LlamaForCausalLM:
+def placed() -> PreTrainedModel:
     model = llama()
     add_hook_to_module(model.lm_head, AlignDevicesHook("cpu"))
     return model
 
 
 @pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        (lambda: gemma2(30.0), "soft cap"),
-        (bart, "does not hand its logits"),
-        (with_own_loss, "loss function of its own"),
-        (placed, "replaced"),
-    ],
-    ids=["gemma2", "bart", "own_loss", "placed"],
+    "model", [lambda: gemma2(30.0), bart, with_own_loss, placed], ids=["cap", "bart", "own", "placed"]
 )
-def test_a_model_that_does_more_with_its_logits_keeps_its_own_loss(model, why, batch) -> None:
+def test_a_model_that_does_more_with_its_logits_keeps_its_own_loss(model, batch) -> None:
     ours = model()
     expected = ours(**batch).loss
-    with pytest.raises(TrainingImpossible, match=why), chunked_loss(ours, True, causal=True):
+    with pytest.raises(TrainingImpossible), chunked_loss(ours, True, causal=True):
         pass
     with chunked_loss(ours, None, causal=True) as chunked:
         assert not chunked

@@ -21,7 +21,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import HeldOutOverlap, LengthContradiction, UnreadableDocuments
 from hf_posenc.texts import TextSource
 from hf_posenc.training.corpus import tokenise
-from hf_posenc.training.dataset import PackedRows, SeparatedRows, StreamedRows
+from hf_posenc.training.dataset import PackedRows, StreamedRows
 
 from .test_finetune import FACTOR, TARGET, TEXTS, llama, run, tokenizer  # noqa: F401 (a fixture)
 
@@ -57,7 +57,7 @@ def test_mapped_and_streamed_rows_are_those_of_memory(
         patch.setattr("hf_posenc.training.corpus.BATCH", batch)
         corpus = tokenise(tokenizer, source.documents())
         streamed = list(StreamedRows(source, tokenizer, BASE, length, separate=separate))
-    mapped = SeparatedRows(corpus, length) if separate else PackedRows(corpus, length)
+    mapped = PackedRows(corpus, length, separate=separate)
     assert len(mapped) == len(streamed) == len(expected)
     for number, row in enumerate(expected):
         assert equal(mapped[number], streamed[number])

@@ -102,6 +102,39 @@ def test_the_scheme_is_named_again_where_nothing_else_says_it(framework, scheme,
     assert emit_run(framework, model, tokenizer, TEXTS, training, tmp_path, name=name).unnamed is unnamed
 
 
+def test_cards_share_rows_that_are_ready(tmp_path) -> None:
+    """Rows of token ids, as many as the steps read; accelerate reads the file beside them."""
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    model, tokenizer = hf_posenc.load_starter("llama")
+    hf_posenc.patch_model(model, "yarn", factor=2)
+    training, name = Training(length=64, steps=2, accumulate=3), str(starter_path("llama"))
+    run = emit_run("trl", model, tokenizer, ["x = 1\n" * 400], training, tmp_path, name=name, cards=4)
+    assert run.command == "trl sft --config trl.yaml --accelerate_config accelerate.yaml"
+    rows = [json.loads(line)["input_ids"] for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert [len(row) for row in rows] == [64] * 6
+    assert [token for row in rows for token in row] == tokenizer("x = 1\n" * 400)["input_ids"][: 6 * 64]
+    content = yaml.safe_load((tmp_path / "trl.yaml").read_text())
+    assert (content["packing"], content["bf16"]) == (False, True)
+    read = load_config_from_file(str(tmp_path / "accelerate.yaml"))
+    assert (read.num_processes, read.parallelism_config["parallelism_config_cp_size"]) == (4, 4)
+    assert read.fsdp_config["fsdp_version"] == 2
+
+
+@pytest.mark.parametrize(
+    ("framework", "scheme", "settings", "more"),
+    [("trl", "rerope", {}, {}), ("axolotl", "yarn", {}, {}), ("trl", "yarn", {"packing": "separate"}, {}),
+     ("trl", "yarn", {"length": 60}, {}), ("trl", "yarn", {}, {"four_bit": True})],
+)  # fmt: skip
+def test_what_cards_cannot_share_is_refused(framework, scheme, settings, more, tmp_path) -> None:
+    model, tokenizer = hf_posenc.load_starter("llama")
+    hf_posenc.patch_model(model, scheme, factor=2)
+    training = Training(**({"length": 64, "steps": 1} | settings))
+    with pytest.raises(TrainingImpossible, match="cards=4"):
+        emit_run(framework, model, tokenizer, TEXTS, training, tmp_path / "run", cards=4, **more)
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_documents_are_records_with_a_text(tmp_path) -> None:
     emitted(tmp_path, "trl", "yarn", name=str(starter_path("llama")))
     lines = (tmp_path / "train.jsonl").read_text(encoding="utf-8").splitlines()
@@ -136,6 +169,8 @@ def test_trl_reads_it(tmp_path, monkeypatch) -> None:
     read = sft.make_parser().parse_args_and_config(["--config", "trl.yaml"], fail_with_unknown_args=True)
     assert read[1].model_init_kwargs["rope_parameters"]["rope_type"] == "yarn"
     assert read[3].datasets[0].data_files == "train.jsonl"
+    default = sft.make_parser().parse_args_and_config(["--use_cpu", "true"])[1]
+    assert read[1].loss_type == default.loss_type  # in chunks, from TRL 1.7 on
 
 
 def test_llama_factory_reads_it(tmp_path, monkeypatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hf_posenc import patch_model
 from hf_posenc.errors import LengthContradiction
 from hf_posenc.training import HeldOutSplit, Training
-from hf_posenc.training.rows import end_of, without_end
+from hf_posenc.training.rows import split_end
 from hf_posenc.training.run_inputs import read_inputs
 
 from .test_finetune import FACTOR, TARGET, TEXTS, TRAINED, llama, run, tokenizer  # noqa: F401 (a fixture)
@@ -30,12 +30,11 @@ NEEDED = TARGET + (WINDOWS - 1) * (TRAINED // 2)
 def test_the_two_parts_are_the_text(sizes: list[int], needed: int) -> None:
     documents = [torch.arange(size) + 100 * number for number, size in enumerate(sizes)]
     corpus = corpus_of(documents)
-    end = end_of(corpus, needed)
+    first, end = split_end(corpus, needed)
     if needed > sum(sizes) / 4:
         assert end is None
         return
     assert end is not None
-    first = without_end(corpus, end)
     assert torch.equal(torch.cat((first.tokens, end.tokens)), corpus.tokens)
     assert len(end.tokens) == max(needed, round(0.05 * sum(sizes)))
     border = len(first.tokens)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import Llama4ForCausalLM, Llama4TextConfig
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
@@ -12,6 +11,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training import RECIPES, Training, finetune
 
+from ..families.tiny import tiny
 from .test_finetune import FACTOR, TRAINED, llama
 
 
@@ -48,12 +48,7 @@ def test_scheme_and_length_of_rows(name, asked, scheme, length) -> None:
 
 
 def test_a_router_that_returns_more_than_a_product_gets_no_matrices() -> None:
-    config = Llama4TextConfig(
-        vocab_size=32, hidden_size=32, intermediate_size=32, intermediate_size_mlp=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=16, num_local_experts=2, max_position_embeddings=64,
-        pad_token_id=0,
-    )  # fmt: skip
-    model = patch_model(Llama4ForCausalLM(config), "yarn", factor=2)
+    model = patch_model(tiny("llama4_text", num_hidden_layers=2, max_position_embeddings=64), "yarn", factor=2)
     assert any(name.endswith(".router") for name, _ in model.named_modules())  # control
     tuned = finetune(model, None, Rows(64), Training(length=64, steps=1, rank=2)).model
     trained = {name.split(".")[-4] for name, _ in tuned.named_parameters() if "lora_A" in name}

@@ -142,10 +142,17 @@ def weigh_and_mix(
     """
     terms, (claims, seen, added) = call.terms, known or pairs_of(call, rows)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
-    blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
-    logits = biased(blocks[0].scores, blocks[0], terms.bias, indices)
-    for block, mine in zip(blocks[1:], claims[1:], strict=True):
-        logits = torch.where(mine, biased(block.scores, block, terms.bias, indices), logits)
+    read = len(terms.bias) + len(terms.values) > 0  # else nothing reads the positions in a region
+    blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions) if read else 0)]
+
+    def logits_in(number: int) -> Tensor:
+        if not read:
+            return scores_in(call, number, keys, rows)[1]
+        return biased(blocks[number].scores, blocks[number], terms.bias, indices)
+
+    logits = logits_in(0)
+    for number, mine in enumerate(claims[1:], start=1):
+        logits = torch.where(mine, logits_in(number), logits)
     if terms.logit_scale != 1.0:  # each of these is a pass over all pairs, forwards and backwards
         logits = logits * terms.logit_scale
     if terms.row_scale is not None:
@@ -182,13 +189,17 @@ def ends_with_own_keys(call: AttentionCall, rows: slice) -> bool:
 
 def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
     """The block of some queries in one region, with its rotated queries and keys and its positions."""
-    region, query = call.terms.regions[number], wide(call.queries[number][:, :, rows])
+    region, (query, scores) = call.terms.regions[number], scores_in(call, number, keys, rows)
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
-    scores = scores_of(query, keys[number], call.scaling)
-    if call.softcap is not None:
-        scores = call.softcap * torch.tanh(scores / call.softcap)
     steady = call.ctx.steady and not region.remaps
     return Block(query, keys[number], scores, call.scaling, rows, here, there, seen, steady)
+
+
+def scores_in(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice) -> tuple[Tensor, Tensor]:
+    """Queries of a region in float32, and their scores before biases, ``[batch, heads, rows, key]``."""
+    query = wide(call.queries[number][:, :, rows])
+    scores = scores_of(query, keys[number], call.scaling)
+    return query, scores if call.softcap is None else call.softcap * torch.tanh(scores / call.softcap)
 
 
 def scores_of(query: Tensor, key: Tensor, scaling: float) -> Tensor:

@@ -32,7 +32,7 @@ from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, length_
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.rotation import Table, once, rotate, table
+from hf_posenc.core.rotation import Table, once, rotate, rotate_at_once, table
 from hf_posenc.core.terms import Block, BlockBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NotTraceable
@@ -65,8 +65,12 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
         return attend
     ctx, length = call.ctx, int(rows.length_of(call.ctx.query_positions)[0, 0])  # takes_kernel: the same in all samples
     rotation = rows.rotation_of(length)
-    of_query, of_keys = table(rotation, ctx.query_positions), once(partial(table_of_keys, ctx, rotation))
-    return partial(_decode, length, rotation, of_query, of_keys, ctx.key_positions[:, 0])
+    of_query, own = table(rotation, ctx.query_positions), call.key_length - 1
+
+    def of_columns(columns: slice) -> Table:
+        return of_query if columns.start == own else table_of_keys(ctx, rotation, columns)
+
+    return partial(_decode, length, rotation, of_query, once(of_columns), ctx.key_positions[:, 0])
 
 
 def _decode(
@@ -76,7 +80,7 @@ def _decode(
         return rotate(call.keys[0][:, :, columns], rotation, of_keys(columns))
 
     keys: Tensor = call.rotated_keys(length, first, keys_in)  # type: ignore[misc]
-    query, scale = rotate(call.queries[0], rotation, of_query), call.scale
+    query, scale = rotate_at_once(call.queries[0], rotation.layout, of_query), call.scale
     return by_device.of(query).attend(query, keys, call.values, causal=False, mask=None, scale=scale)[0]
 
 

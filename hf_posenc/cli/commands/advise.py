@@ -21,6 +21,12 @@ def advise(
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
     ],
+    gpu: Annotated[
+        str | None,
+        cli.of_model(
+            metavar="GIB", help="Memory of a card, such as 80, or 8x80: what fits, and every command to the server."
+        ),
+    ] = None,
     base: cli.Base = None,
     dtype: cli.Dtype = None,
     as_json: cli.AsJson = False,
@@ -34,7 +40,7 @@ def advise(
 
     named = cli.model_named(model, base)
     checkpoint = Checkpoint.open(named)
-    advice = recommend(checkpoint, target, name=model, dtype=cli.dtype_of(named, dtype))
+    advice = recommend(checkpoint, target, name=model, dtype=cli.dtype_of(named, dtype), gpu=gpu)
     if as_json:
         output.show_json(advice.to_dict())
     else:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,43 +110,31 @@ def bench(
         "dtype": str(target.dtype).removeprefix("torch."), "device": measured_on.name, "threads": threads,
         "rows": rows, "compiled": compiled, **environment(),
     }  # fmt: skip
-    results = BenchResults([], about, measured_on.torch.type)
-    measure = partial(
-        run, target, ",".join(schemes), chosen, cases=cli.words_of([cases]), baselines=cli.words_of([baselines]),
-        factor=factor, rounds=rounds, batch=batch, rows=rows, compiled=compiled, device=measured_on, threads=threads,
-    )  # fmt: skip
-    collect(measure, results, out, as_json)
-    results.show(out, as_json)
-    states = {cell.state for cell in results.cells}
+    cells: list[BenchCell] = []
+    try:
+        with output.progress() as progress:
+            for cell in run(
+                target, ",".join(schemes), chosen, cases=cli.words_of([cases]), baselines=cli.words_of([baselines]),
+                factor=factor, rounds=rounds, batch=batch, rows=rows, compiled=compiled, device=measured_on,
+                threads=threads, progress=progress,
+            ):  # fmt: skip
+                cells.append(cell)
+                if out is not None:
+                    write(cells, about, out)
+    except KeyboardInterrupt:
+        output.fail(f"Interrupted. {len(cells)} finished cell(s) kept.")
+        show(cells, about, measured_on.torch.type, out, as_json)
+        raise
+    show(cells, about, measured_on.torch.type, out, as_json)
+    states = {cell.state for cell in cells}
     if "failed" in states:
         raise Exit(FAILED)
     if "refused" in states:
         raise Exit(PARTLY)
 
 
-def collect(
-    measure: Callable[..., Iterable[BenchCell]], results: BenchResults, out: Path | None, as_json: bool
-) -> None:
-    """Take cells as they are measured, and write after each; what is finished is shown if the rest is interrupted."""
-    try:
-        with output.progress() as progress:
-            for cell in measure(progress=progress):
-                results.cells.append(cell)
-                if out is not None:
-                    results.write(out)
-    except KeyboardInterrupt:
-        output.fail(f"Interrupted. {len(results.cells)} finished cell(s) kept.")
-        results.show(out, as_json)
-        raise
-
-
 def load(model: str, base: str | None, shape: str | None, trained_length: int, dtype: str | None) -> Any:
-    """Load the model to be timed, or create one with random weights.
-
-    Raises:
-        BadArgument: an argument cannot be parsed.
-        OptionOutOfRange: there is no model of that shape.
-    """
+    """Load the model to be timed, or create one with random weights."""
     import torch
 
     from hf_posenc.checkpoints.merge import load_unpatched
@@ -177,47 +163,36 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
 RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
 
 
-@dataclass(frozen=True)
-class BenchResults:
-    """A benchmark that grows.
+def numbers(cells: Sequence[BenchCell], about: dict[str, Any]) -> dict[str, Any]:
+    """Plain values for JSON: settings, and every round of every cell."""
+    return {"about": about, "cells": [cell.to_dict() for cell in cells]}
 
-    Attributes:
-        cells: finished ones.
-        about: what the numbers depend on.
-        device: type of torch's device.
-    """
 
-    cells: list[BenchCell]
-    about: dict[str, Any]
-    device: str
+def write(cells: Sequence[BenchCell], about: dict[str, Any], folder: Path) -> None:
+    """Write the numbers and the plots; each file atomically."""
+    from hf_posenc.core.files.atomic import write_json
+    from hf_posenc.insight.bench.results import write_plot
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: settings, and every round of every cell."""
-        return {"about": self.about, "cells": [cell.to_dict() for cell in self.cells]}
+    write_json(folder / RESULTS, numbers(cells, about))
+    for name in PLOTS:
+        write_plot(cells, folder / name)
 
-    def write(self, folder: Path) -> None:
-        """Write the numbers and the plots; each file atomically."""
-        from hf_posenc.core.files.atomic import write_json
-        from hf_posenc.insight.bench.results import write_plot
 
-        write_json(folder / RESULTS, self.to_dict())
-        for name in PLOTS:
-            write_plot(self.cells, folder / name)
+def show(cells: Sequence[BenchCell], about: dict[str, Any], device: str, out: Path | None, as_json: bool) -> None:
+    """Show one table per case, the reasons of missing values, and the files written."""
+    from hf_posenc.insight.bench.results import TITLES, busy_remark, remarks, table
 
-    def show(self, out: Path | None, as_json: bool) -> None:
-        """Show one table per case, the reasons of missing values, and the files written."""
-        from hf_posenc.insight.bench.results import TITLES, busy_remark, remarks, table
-
-        if as_json:
-            output.show_json(self.to_dict())
-            return
-        for case in dict.fromkeys(cell.case for cell in self.cells):
-            output.show_table(*table(self.cells, case), title=TITLES[case])
-        for remark in (*remarks(self.cells), *busy_remark(self.cells, self.about["threads"], self.device)):
-            output.show_text(remark)
-        if self.cells:
-            shown = "{model}, {dtype}, {threads} thread(s) of {device}".format(**self.about)
-            rows = "" if self.about["rows"] == "full" else f", {self.about['rows']} rows"
-            output.show_text(shown + rows + (", compiled" if self.about["compiled"] else ""))
-        if out is not None and self.cells:
-            output.show_text(f"Written to {out}: {', '.join((RESULTS, *PLOTS))}")
+    if as_json:
+        output.show_json(numbers(cells, about))
+        return
+    for case in dict.fromkeys(cell.case for cell in cells):
+        output.show_table(*table(cells, case), title=TITLES[case])
+    for remark in (*remarks(cells), *busy_remark(cells, about["threads"], device)):
+        output.show_text(remark)
+    if not cells:
+        return
+    rows = "" if about["rows"] == "full" else f", {about['rows']} rows"
+    shown = "{model}, {dtype}, {threads} thread(s) of {device}".format(**about)
+    output.show_text(shown + rows + (", compiled" if about["compiled"] else ""))
+    if out is not None:
+        output.show_text(f"Written to {out}: {', '.join((RESULTS, *PLOTS))}")

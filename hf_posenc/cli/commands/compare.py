@@ -25,7 +25,7 @@ NOT_SETTINGS = ("base", "batch_size")
 """Names of ``--set`` besides the settings of a comparison: what loads the models."""
 FILES = "page.html, results.md, .csv and .json, documents.jsonl"
 FULL: dict[str, Any] = {
-    "schemes": "unpatched,pi,ntk,yarn,mrrope,dynamic_ntk,self_extend,dpe,jet_long,rerope,window",
+    "schemes": "unpatched,pi,ntk,yarn,yarn+resonance,mrrope,dynamic_ntk,self_extend,dpe,jet_long,rerope,window",
     "lengths": (256, 512, 1024, 2048), "samples": 24, "keys": 5,
 }  # fmt: skip
 QUICK: dict[str, Any] = {
@@ -72,7 +72,7 @@ def compare(
         ),
     ] = False,
     tune: Annotated[
-        bool, of_tuning("--tune", help="Choose the options of schemes on --dev-text, which is never the measured text.")
+        bool, of_tuning("--tune", help="Choose the options of schemes on --dev-text; it must differ from --text.")
     ] = False,
     dev_text: Annotated[
         list[str] | None, of_tuning("--dev-text", help=f"Development text, to choose options on: {SOURCES}.")
@@ -82,7 +82,7 @@ def compare(
         of_tuning(min=1, help="Candidates that --tune draws for each scheme from a finer grid; default: a small grid."),
     ] = None,
     settings: Settings = None,
-    fresh: Annotated[bool, cli.of_measurement("--fresh", help="Measure again what --out has.")] = False,
+    fresh: Annotated[bool, cli.of_measurement("--fresh", help="Measure the cells in --out again.")] = False,
     trust_tasks: cli.TrustTasks = False,
     dtype: cli.Dtype = None,
     device: cli.Device = None,
@@ -126,11 +126,7 @@ def measured_model(given: str, base: str | None, dtype: str | None, loading: dic
 
 
 def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
-    """Show a comparison, and exit with the code that says whether all cells were measured.
-
-    Raises:
-        Exit: a cell failed, or a scheme was refused.
-    """
+    """Show a comparison, and exit with the code that says whether all cells were measured."""
     if as_json:
         from hf_posenc.eval.results.effective_length import results_of
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -60,7 +62,7 @@ def export(
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
-    from hf_posenc.checkpoints.hub import create_repository, upload
+    from hf_posenc.checkpoints.held_out_texts import copy_held_out
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.other_class import export_auto
     from hf_posenc.checkpoints.plain_config import is_expressible
@@ -76,9 +78,11 @@ def export(
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
     if results is not None and to == "gguf":
         raise BadArgument("--results go into a model card, which --to gguf does not write. Leave one of them out.")
-    if push_to_hub is not None:
-        push_to_hub = create_repository(push_to_hub)
-    with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
+    with (
+        uploaded(out, push_to_hub),
+        output.other_bars_off(),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         tokenizer = tokenizer_of(named)
         patched = from_pretrained(
@@ -102,10 +106,8 @@ def export(
         if to != "gguf":
             tokenizer.save_pretrained(out)
             raise_limits_in(out, merged)
+            copy_held_out(named.adapter or named.model, out)
             write_found_results(out, results, named.adapter or named.model, describe(merged).scheme)
-    if push_to_hub is not None:
-        upload(out, push_to_hub)
-        output.note(f"Uploaded to {push_to_hub}")
     own = [one for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
         readers = [vars(reading) for reading in written.pop("readers", ())]
@@ -123,6 +125,20 @@ def export(
             output.show_text(f"Warning: {one.message}")
 
 
+@contextmanager
+def uploaded(folder: Path, name: str | None) -> Iterator[None]:
+    """Make sure before the block that a repository can be written to, and upload the folder after it."""
+    if name is None:
+        yield
+        return
+    from hf_posenc.checkpoints.hub import create_repository, upload
+
+    repository = create_repository(name)
+    yield
+    upload(folder, repository)
+    output.note(f"Uploaded to {repository}")
+
+
 def merge(
     model: Adapter,
     out: cli.NewFolder,
@@ -137,19 +153,13 @@ def merge(
     The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits are those of the
     adapter but for rounding, and if what is read back from the disk is the merged model bit for bit.
     """
-    from hf_posenc.checkpoints.hub import create_repository, upload
     from hf_posenc.checkpoints.merge import merge as run
     from hf_posenc.patching.model_card import write_found_results
 
     named = cli.model_named(model, base)
-    if push_to_hub is not None:
-        push_to_hub = create_repository(push_to_hub)
-    with output.other_bars_off():
+    with uploaded(out, push_to_hub), output.other_bars_off():
         merged = run(named.adapter or named.model, out, base=base, dtype=cli.dtype_of(named, dtype))
-    write_found_results(out, results, named.adapter or named.model, merged.scheme or "unpatched")
-    if push_to_hub is not None:
-        upload(out, push_to_hub)
-        output.note(f"Uploaded to {push_to_hub}")
+        write_found_results(out, results, named.adapter or named.model, merged.scheme or "unpatched")
     if as_json:
         output.show_json({
             "folder": str(out), "scheme": merged.scheme, "deviation": merged.deviation, "tokenizer": merged.tokenizer,

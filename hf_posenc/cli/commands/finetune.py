@@ -13,8 +13,10 @@ from typer import Context, Option
 from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
 from hf_posenc.cli.commands.finetune_result import (
+    MEASURED_ON_SOURCES,
     after_finetune,
     resume_hint,
+    scheme_words,
     show_emitted,
     show_next,
     show_rate,
@@ -23,7 +25,7 @@ from hf_posenc.cli.commands.finetune_result import (
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
-from hf_posenc.cli.settings import READING, SOURCES, Reading, set_option, settings_of
+from hf_posenc.cli.settings import READING, SOURCES, set_option, settings_of, text_sources
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,13 +40,10 @@ TRAINING = "Training"
 of_training = partial(Option, rich_help_panel=TRAINING)
 OPTIONS = ("method", "steps", "learning_rate")
 """Settings of a run that have an option of their own."""
-STREAMING, TRAINED_LENGTH = "streaming", "trained_length"
+STREAMING, TRAINED_LENGTH, CARDS = "streaming", "trained_length", "cards"
 CHECKPOINT = "The last complete checkpoint is kept"
 MODEL_FILES = ("config.json", "adapter_config.json")
-MEASURED_ON_SOURCES = (
-    "The losses are of sources of Python's standard library: --text is too short to hold out its end, or is streamed. "
-    "Pass --held-out to measure on text like that trained on."
-)
+MOST_CARDS = 1024
 Texts: TypeAlias = "TextSource | list[str]"
 FOUR_BIT = "4bit"
 """In place of a data type: the base model is quantised, as QLoRA does."""
@@ -76,18 +75,18 @@ def finetune(
     held_out: Annotated[
         list[str] | None,
         cli.of_text(
-            help="Evaluation text, named likewise; default: the last 5 % of --text, or other sources of the standard "
+            help="Held-out text, in the same forms; default: the last 5 % of --text, or other sources of the standard "
             "library."
         ),
     ] = None,
     recipe: Annotated[
         str,
-        of_training(help="Named settings, which other options override: full_length, shifted_sparse, pose or drope."),
+        of_training(help="Named settings: full_length, shifted_sparse, pose or drope; other options override them."),
     ] = "full_length",
     method: Annotated[
-        str | None, of_training(help="lora, dora, lora_plus or full; default: lora, or as the recipe has.")
+        str | None, of_training(help="lora, dora, lora_plus or full; default: lora, or the recipe's.")
     ] = None,
-    steps: Annotated[int | None, of_training(help="Optimiser steps; default: 150, or as the recipe has.")] = None,
+    steps: Annotated[int | None, of_training(help="Optimiser steps; default: 150, or the recipe's.")] = None,
     learning_rate: Annotated[
         float | None,
         of_training(help="Peak learning rate; default: by method and size of the model, as advise prints it."),
@@ -96,7 +95,7 @@ def finetune(
         list[str] | None,
         set_option(
             "Any other setting of hf_posenc.training.Training, such as length=2k, rank=8, batch=4, seed=1, bf16=true; "
-            "or text_field, document_separator, streaming, trained_length",
+            "or text_field, document_separator, streaming, trained_length; with --emit trl, cards=8 that share a row",
             TRAINING,
         ),
     ] = None,
@@ -104,7 +103,7 @@ def finetune(
         bool,
         of_training(
             "--find-learning-rate",
-            help="Only train 50 steps at rising learning rates, and print the run with the rate that they suggest.",
+            help="Train 50 steps at rising learning rates, and print the run with the suggested rate.",
         ),
     ] = False,
     out: Annotated[Path, cli.of_output(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
@@ -112,7 +111,7 @@ def finetune(
     ),
     emit: Annotated[
         str | None,
-        cli.of_output(help="Only write the run, for another framework: trl, axolotl or llama-factory."),
+        cli.of_output(help="Write the run for another framework, and train nothing: trl, axolotl or llama-factory."),
     ] = None,
     resume: Annotated[
         bool, cli.of_output("--resume", help="Resume from the last complete checkpoint in --out.")
@@ -139,14 +138,15 @@ def finetune(
         check_emits(resume=resume, find_learning_rate=find_learning_rate, held_out=held_out, json=as_json)
     again = "" if resume else "--resume"
     with resume_hint(context, CHECKPOINT, again), output.progress() as show_progress:
-        given = settings_of(context, (*Training.__dataclass_fields__, *READING, STREAMING, TRAINED_LENGTH))
+        given = settings_of(context, (*Training.__dataclass_fields__, *READING, STREAMING, TRAINED_LENGTH, CARDS))
         given |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
         trained_length, streaming = given.pop(TRAINED_LENGTH, None), given.pop(STREAMING, False)
+        cards = cards_of(given.pop(CARDS, 1), emit)
         lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
-        reading, chosen = Reading.taken_from(given), recipe_of(recipe)
+        chosen = recipe_of(recipe)
         scheme = chosen.scheme(scheme)
         named = base_model(model)
-        texts, measured_on = texts_of(text, held_out, reading, streaming=streaming)
+        texts, measured_on = texts_of(text, held_out, given, streaming=streaming)
         chosen.check(**given)
         quantised = four_bit_keywords() if dtype == FOUR_BIT and emit is None else {}
         loading = cli.loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
@@ -155,8 +155,8 @@ def finetune(
             check_effect(patched, scheme)
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
         if emit is not None:
-            four_bit = dtype == FOUR_BIT
-            written = emit_run(emit, patched, tokenizer, texts, training, out, name=named.model, four_bit=four_bit)
+            how: dict[str, Any] = {"name": named.model, "four_bit": dtype == FOUR_BIT, "cards": cards}
+            written = emit_run(emit, patched, tokenizer, texts, training, out, **how)
             show_emitted(written, scheme_words(scheme, factor, target_length, option))
             return
         report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
@@ -186,35 +186,30 @@ def finetune(
 
 
 def check_emits(**given: Any) -> None:
-    """Refuse options that have no effect on a run that is only written.
-
-    Raises:
-        BadArgument: One is given.
-    """
+    """Refuse options that have no effect on a run that is only written."""
     for name, value in given.items():
         if value:
             option = "--" + name.replace("_", "-")
             raise BadArgument(f"{option} has no effect on a run that --emit writes. Leave one of the two out.")
 
 
-def scheme_words(
-    scheme: str | None, factor: float | None, target_length: int | None, options: Sequence[str] | None
-) -> list[str]:
-    """The options of a command that name a scheme."""
-    named = {"--scheme": scheme, "--factor": factor, "--target-length": target_length}
-    words = [
-        word for name, value in named.items() if value is not None for word in (name, str(value).removesuffix(".0"))
-    ]
-    return words + [word for value in options or () for word in ("-o", value)]
+def cards_of(given: Any, emit: str | None) -> int:
+    """Check ``--set cards``.
+
+    Raises:
+        BadArgument: it is no number of cards, or the run is not written for another framework.
+    """
+    if type(given) is not int or not 1 <= given <= MOST_CARDS:
+        raise BadArgument(f"--set cards takes a number from 1 to {MOST_CARDS}, got {given!r}. Write cards=8.")
+    if given > 1 and emit is None:
+        raise BadArgument(
+            f"--set cards={given} is for runs of TRL. Pass --emit trl, or start this command under accelerate launch."
+        )
+    return given
 
 
 def check_unused(out: Path, resuming: bool) -> None:
-    """Refuse to mix a run with anything else in one folder.
-
-    Raises:
-        BadArgument: It holds a model, or results of another command.
-        CheckpointMismatch: It holds checkpoints, and the run is not resumed.
-    """
+    """Refuse to mix a run with anything else in one folder."""
     from hf_posenc.checkpoints.model_name import RUN
     from hf_posenc.training.run_folder import check_folder
 
@@ -225,11 +220,7 @@ def check_unused(out: Path, resuming: bool) -> None:
 
 
 def base_model(name: str) -> ModelName:
-    """The model to train.
-
-    Raises:
-        BadArgument: The model is a PEFT adapter.
-    """
+    """The model to train."""
     named = cli.model_named(name)
     if named.adapter is not None:
         merge = shlex.join(["hf-posenc", "merge", "--model", name, "--out", f"{name}-merged"])
@@ -241,21 +232,17 @@ def base_model(name: str) -> ModelName:
 
 
 def texts_of(
-    text: Sequence[str] | None, held_out: Sequence[str] | None, reading: Reading, *, streaming: bool
+    text: Sequence[str] | None, held_out: Sequence[str] | None, settings: dict[str, Any], *, streaming: bool
 ) -> tuple[Texts, Texts | HeldOutSplit]:
-    """The text to train on, and to measure on: the end of the user's own, or modules of the standard library.
-
-    Raises:
-        BadArgument: an option of reading has no text to act on.
-    """
+    """The text to train on, and to measure on: the end of the user's own, or modules of the standard library."""
     from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
     from hf_posenc.training import HeldOutSplit
 
     if not isinstance(streaming, bool):
-        raise BadArgument(f"--set streaming={streaming} is neither true nor false. Write one of the two.")
+        raise BadArgument(f"--set streaming={streaming} is not true or false. Write one of the two.")
     if streaming and not text:
         raise BadArgument("streaming reads a text while training, and none is named. Pass --text, or leave it out.")
-    own, measured_on = reading.sources(text, held_out, streaming=streaming)
+    own, measured_on = text_sources(settings, text, held_out, streaming=streaming)
     modules = [module_text(name) for name in HELD_OUT]
     if own is None:
         return [module_text(name) for name in TRAINING], measured_on or modules
@@ -263,12 +250,7 @@ def texts_of(
 
 
 def check_effect(patched: nn.Module, asked: str) -> None:
-    """Refuse to fine-tune under a scheme that changes nothing: it has nothing to learn, and training no effect on it.
-
-    Raises:
-        BadArgument: the patch is an identity, adds no parameters, is no recipe, which acts in training alone, and
-            does not read past a position table, which the effect probe cannot compare with anything.
-    """
+    """Refuse to fine-tune under a scheme that changes nothing: there is nothing to learn."""
     from hf_posenc.patching.state import describe, scheme_of
 
     report = describe(patched)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 
 PLOT = "curve.png"
+MEASURED_ON_SOURCES = (
+    "The losses are of sources of Python's standard library: --text is too short to hold out its end, or is streamed. "
+    "Pass --held-out to measure on text like that trained on."
+)
 
 
 def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> None:
@@ -90,12 +94,7 @@ CELLS = "Finished cells are kept"
 
 
 def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
-    """Say where a run for another framework was written, and what comes next.
-
-    Args:
-        run: that was written.
-        scheme: options that name the scheme, which an adapter on a plain checkpoint does not record.
-    """
+    """Say where a run for another framework was written, and what comes next."""
     from hf_posenc.training.emit.run import OUTPUT
 
     output.show_text(f"Written to {run.folder}; nothing is trained yet, and no text is held out.")
@@ -103,6 +102,17 @@ def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
         output.show_text("The scheme is no RoPE type of transformers: install hf_posenc where you train.")
     measure = command("eval", run.folder / OUTPUT, *(scheme if run.unnamed else ()))
     show_next([f"cd {shlex.quote(str(run.folder))} && {run.command}", measure])
+
+
+def scheme_words(
+    scheme: str | None, factor: float | None, target_length: int | None, options: Sequence[str] | None
+) -> list[str]:
+    """The options of a command that name a scheme."""
+    named = {"--scheme": scheme, "--factor": factor, "--target-length": target_length}
+    words = [
+        word for name, value in named.items() if value is not None for word in (name, str(value).removesuffix(".0"))
+    ]
+    return words + [word for value in options or () for word in ("-o", value)]
 
 
 def show_next(commands: Sequence[str]) -> None:

@@ -42,7 +42,7 @@ COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
 
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme.")],
-    bibtex: Annotated[bool, Option("--bibtex", help="Write BibTeX of its papers alone; also of yarn+logn.")] = False,
+    bibtex: Annotated[bool, Option("--bibtex", help="Write only the BibTeX of its papers, also of yarn+logn.")] = False,
     properties: Annotated[
         bool, Option("--properties", help="Measure its properties instead: unique, relative, bounded …")
     ] = False,
@@ -109,10 +109,10 @@ def paper_address(paper: str) -> str:
 def list_command(
     model: Annotated[
         str | None,
-        Option("--model", "-m", help="Only those defined for llama, gpt2, qwen3, …; with --models, a checkpoint, too."),
+        Option("--model", "-m", help="Only schemes for this family (llama, gpt2, …); with --models, or a checkpoint."),
     ] = None,
     models: Annotated[
-        bool, Option("--models", help="Instead: families of models that can be patched; without --model, minutes.")
+        bool, Option("--models", help="List families that can be patched; takes minutes without --model.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -153,11 +153,7 @@ def show_families(model: str | None, as_json: bool) -> None:
 
 
 def known_type(model: str) -> str:
-    """Check that transformers knows a model type.
-
-    Raises:
-        BadArgument: it does not.
-    """
+    """Check that transformers knows a model type."""
     from hf_posenc.patches.default_geometry import model_types
 
     if model not in (known := model_types()):

@@ -12,7 +12,7 @@ from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
-from hf_posenc.cli.settings import READING, Reading, Text, set_option, settings_of
+from hf_posenc.cli.settings import READING, Text, set_option, settings_of, text_sources
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
@@ -80,7 +80,7 @@ def probe(
             "--factor and --target-length belong to a scheme. Pass --scheme, or --length for longer texts."
         )
     counts = settings_of(context, (*COUNTS, *READING))
-    (own_text,) = Reading.taken_from(counts).sources(text)
+    (own_text,) = text_sources(counts, text)
     if out is not None:
         from hf_posenc.core.plotting import require_matplotlib
 

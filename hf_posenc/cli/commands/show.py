@@ -75,9 +75,7 @@ def show(
     ] = None,
     position: Annotated[int | None, of_view(min=0, help="Single position shown, or that of the last frame.")] = None,
     channels: Annotated[str | None, of_view(help="Channels or rotation pairs, as in 0,8,16.")] = None,
-    same_scale: Annotated[
-        bool, of_view("--same-scale", help="One scale for all schemes, not one for each panel.")
-    ] = False,
+    same_scale: Annotated[bool, of_view("--same-scale", help="One scale for all schemes, not one for each.")] = False,
     animate: Annotated[
         Literal["factor", "length", "position", "own"] | None,
         cli.of_output(
@@ -94,7 +92,7 @@ def show(
 
     The numbers come from the code that models run; learned parameters have their initial values, or, in the scheme
     that --model carries, those of the model. With --json the numbers are written to stdout, and a file only if --out
-    names one. Each panel has its own scale.
+    names one. Each scheme has its own scale.
     """
     from hf_posenc.insight.plots import compose, kinds
 
@@ -179,12 +177,7 @@ def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
 
 
 def shapes_of(given: str) -> Shapes:
-    """Parse shapes of a model without weights: ``"kind=gpt2,heads=4"``.
-
-    Raises:
-        BadArgument: a part is no ``NAME=VALUE`` of `Shapes`.
-        OptionOutOfRange: a value is out of range.
-    """
+    """Parse shapes of a model without weights: ``"kind=gpt2,heads=4"``."""
     from hf_posenc.insight.plots.models import Shapes
 
     values: dict[str, Any] = {}

@@ -9,13 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import (
-    FolderUnusable,
-    ModelNotFound,
-    NoDiskSpace,
-    WrongKind,
-    shown,
-)
+from hf_posenc.errors import FolderUnusable, ModelNotFound, NoDiskSpace, WrongKind, shown
 
 
 def checked_name(given: Any, what: str = "A model") -> str:
@@ -85,16 +79,7 @@ def slug(name: str) -> str:
 
 
 def check_disk_space(folder: Path, needed: int, what: str) -> None:
-    """Refuse a run whose files will not fit.
-
-    Args:
-        folder: where the files will be written.
-        needed: bytes.
-        what: name of the files, as it begins a sentence.
-
-    Raises:
-        NoDiskSpace: the disk of ``folder`` has less free space.
-    """
+    """Refuse a run whose files will not fit."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise NoDiskSpace(

@@ -91,11 +91,7 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse to replace a link by a file: what it leads to may be on another disk, or belong to something else.
-
-    Raises:
-        FolderUnusable: ``path`` is a link.
-    """
+    """Refuse to replace a link by a file: what it leads to may be on another disk, or belong to something else."""
     if path.is_symlink():
         raise FolderUnusable(
             f"{path} is a link, and a file of the result has that name. Remove the link, or choose another folder."

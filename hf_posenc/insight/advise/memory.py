@@ -2,19 +2,19 @@
 
 Nothing is loaded or computed. A training step is estimated from:
 
-weights       of the model, in its dtype
+weights       of the model, in its dtype; or with its linear layers in 4 bits (QLoRA)
 trained       16 bytes a trained number: itself, its gradient and two moments of AdamW, in float32; 12 for
               weights of the model itself that are float32 already
 activations   what a forward pass keeps for the backward pass, per token: counted by running it without values
 loss          the logits of a chunk of tokens with their gradient (`hf_posenc.training.chunked_loss`)
 
 Attention without fused kernels, other processes and fragmentation come on top; tests hold the estimate within a factor
-of 1.25 of what the tensors of a real step take.
+of 1.15 of what the tensors of a real step take.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,7 +41,8 @@ FLOAT32 = 4
 TRAINED = 4 * FLOAT32
 SHORT, LONG = 64, 128
 """Tokens of the two passes that are counted."""
-LOGITS = 3  # of a chunk that exist at once: in the dtype of the model, as float32, and rounded again
+FOUR_BIT = (4 + 0.127) / 8  # bytes a number, with its share of the constants: QLoRA, arXiv:2305.14314, section 3
+GIB = 1024**3
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -149,14 +150,25 @@ class TrainingMemory:
 
     Attributes:
         method: the training method.
+        length: tokens of the row.
+        width, words, itemsize: of the hidden states, of the vocabulary, and of a number in bytes.
         numbers: how many are trained.
         weights, trained, activations, loss: see `hf_posenc.insight.advise.memory`.
+        four_bit: weights with the linear layers in 4 bits, and the largest of them computed from these.
+        gathered: weights that a card holds besides its share, where several share them: two layers, and all that is in
+            none, as embeddings are.
         checkpointed: activations with gradient checkpointing: the input of every layer, and one layer's own.
     """
 
     method: str
+    length: int
+    width: int
+    words: int
+    itemsize: int
     numbers: int
     weights: int
+    four_bit: int
+    gathered: int
     trained: int
     activations: int
     loss: int
@@ -171,6 +183,16 @@ class TrainingMemory:
     def total_checkpointed(self) -> int:
         """All of it with gradient checkpointing."""
         return self.weights + self.trained + self.checkpointed + self.loss
+
+    def at(self, length: int) -> TrainingMemory:
+        """The same for a row of another length: what is kept is so many bytes a token."""
+        return replace(
+            self,
+            length=length,
+            activations=self.activations * length // self.length,
+            checkpointed=self.checkpointed * length // self.length,
+            loss=loss_bytes(length, self.width, self.words, self.itemsize),
+        )
 
 
 def training_memory(
@@ -192,7 +214,7 @@ def training_memory(
         from hf_posenc.training.methods import method_of, peft_config_of
         from hf_posenc.training.trained_layers import trained_by_kind
 
-        weights = model.get_memory_footprint(return_buffers=False)
+        weights, four_bit = model.get_memory_footprint(return_buffers=False), four_bit_bytes(model)
         training = Training(length=length, steps=1, method=method, rank=rank, train_embeddings=train_embeddings)
         added = peft_config_of(method_of(method, model, rank=rank), model, training)
         trained: Any = model if added is None else get_peft_model(model, added)
@@ -204,21 +226,45 @@ def training_memory(
     layers, width = int(config.num_hidden_layers), int(config.hidden_size)
     return TrainingMemory(
         method=method,
+        length=length,
+        width=width,
+        words=int(config.vocab_size),
+        itemsize=model.dtype.itemsize,
         numbers=numbers,
         weights=weights,
+        four_bit=four_bit,
+        gathered=gathered_bytes(model, weights, layers),
         trained=(TRAINED - (FLOAT32 if added is None and model.dtype == torch.float32 else 0)) * numbers,
         activations=activations,
-        loss=loss_bytes(length, width, int(config.vocab_size)),
+        loss=loss_bytes(length, width, int(config.vocab_size), model.dtype.itemsize),
         checkpointed=activations // layers + layers * length * width * model.dtype.itemsize,
     )
 
 
-def loss_bytes(length: int, width: int, words: int) -> int:
+def four_bit_bytes(model: PreTrainedModel) -> int:
+    """Weights with all linear layers but the output layer in 4 bits, and the largest of these as it is multiplied."""
+    from hf_posenc.training.trained_layers import is_linear
+
+    output: Any = model.get_output_embeddings()
+    linear = [module.weight for module in model.modules() if is_linear(module) and module is not output]
+    packed = sum(weight.numel() for weight in linear) * FOUR_BIT - sum(weight.nbytes for weight in linear)
+    return model.get_memory_footprint(return_buffers=False) + round(packed) + max(w.nbytes for w in linear)
+
+
+def gathered_bytes(model: Any, weights: int, layers: int) -> int:
+    """Two layers, and embeddings and output layer, once more where they are trained."""
+    whole = (model.get_input_embeddings(), model.get_output_embeddings())
+    outside = {weight: weight.nbytes for module in whole if module is not None for weight in module.parameters()}
+    return sum(outside.values()) + 2 * (weights - sum(outside.values())) // layers
+
+
+def loss_bytes(length: int, width: int, words: int, itemsize: int) -> int:
     """Logits of one chunk, and the gradient of all hidden states."""
     from hf_posenc.training.chunked_loss import FEWEST
 
     chunk = min(length, max(FEWEST, length * width // words))
-    return (LOGITS * chunk * words + length * width) * FLOAT32
+    logits = FLOAT32 + 2 * itemsize  # in the dtype of the model, as float32, and rounded again
+    return logits * chunk * words + itemsize * length * width
 
 
 def kept_for_backward(model: Any, length: int) -> int:

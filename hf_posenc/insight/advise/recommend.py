@@ -11,32 +11,50 @@ from torch import nn
 from hf_posenc.core.lengths import tokens
 from hf_posenc.insight.advise.candidates import CandidateSetting, choose, defined_here, keeps_positions
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, Shown, zero_shot_candidates
-from hf_posenc.insight.advise.memory import has_cache, measured, size, skeleton, training_memory
+from hf_posenc.insight.advise.memory import has_cache, kept_for_backward, measured, size, skeleton, training_memory
+from hf_posenc.insight.advise.path import Portable
+from hf_posenc.insight.advise.plan import Cards, Plan, plan
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.training.methods import learning_rate_for, parameter_count
 
+NO_PLAN = (
+    "There is no plan for these cards: nothing is to be trained for this length, PEFT is not installed, or the model "
+    "cannot be run without weights."
+)
 
-def advise(model: Any, target_length: int | str, *, name: str | None = None, dtype: str | None = None) -> Advice:
+
+def advise(
+    model: Any,
+    target_length: int | str,
+    *,
+    name: str | None = None,
+    dtype: str | None = None,
+    gpu: str | float | None = None,
+) -> Advice:
     """Recommend schemes and options that extend a model to a length, with their memory. Loads no weights.
 
     Args:
-        model: a live model, a configuration, or the name of a model or PEFT adapter, of which only the configuration
-            is loaded.
+        model: a live model, a configuration, or the name of a model or PEFT adapter. From a name, only the
+            configuration is loaded.
         target_length: tokens; also ``"128k"``, where k is 1024.
         name: name of the model in the commands; by default as given.
         dtype: of weights and cache, such as ``"bfloat16"``; by default as the configuration has it.
+        gpu: memory of a card in GiB, such as ``80``, or ``"8x80"`` for eight: what training fits there, and the
+            commands from fine-tuning to serving.
 
     Returns:
         The advice; ``print`` it, or take ``to_dict()``.
 
     Raises:
         LengthContradiction: the target is no length.
-        UnsupportedModel: transformers itself does not know the architecture. One that it knows and this package does
-            not is no error: the advice states it and recommends nothing.
+        OptionOutOfRange: ``gpu`` names no cards.
+        UnsupportedModel: transformers itself does not know the architecture. If only this package does not, the
+            advice says so and recommends nothing.
         CheckpointMismatch: the scheme that the checkpoint carries cannot be read.
     """
+    cards = None if gpu is None else Cards.of(gpu)
     target, target_model = tokens(target_length), TargetModel.of(model, name)
     bare = skeleton(target_model.config, dtype)
     causal = has_cache(target_model.config) if target_model.adapter is None else target_model.geometry.causal
@@ -54,7 +72,10 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     )
     if supported and target_model.reach is not None and target_model.trained is not None:
         advice = with_recommendations(advice, target_model, bare, dtype)
-    return replace(advice, warnings=tuple(warnings_of(advice, target_model)))
+    if cards is not None and advice.training:
+        advice = replace(advice, plan=plan_of(cards, advice, target_model))
+    found = [*warnings_of(advice, target_model), *([NO_PLAN] if cards is not None and advice.plan is None else [])]
+    return replace(advice, warnings=tuple(found))
 
 
 def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dtype: str | None) -> Advice:
@@ -88,6 +109,17 @@ def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dt
         rate_source=rate.source,
         training_memory=step,
     )
+
+
+def plan_of(cards: Cards, advice: Advice, model: TargetModel) -> Plan | None:
+    """The plan for the first recommendation with training; None where the memory of a step is not known."""
+    target, one = advice.target_length, advice.training[0]
+    step, bare = training_memory(skeleton(model.config, "bfloat16"), target), skeleton(model.config, "bfloat16")
+    if step is None:
+        return None
+    memory, scheme = measured(bare, target, causal=model.geometry.causal), Portable.of(bare, one)
+    layer = kept_for_backward(bare, target) // (model.config.num_hidden_layers * target)
+    return plan(cards, one, scheme, step, memory, layer)
 
 
 def untrained(target_model: TargetModel) -> list[Shown]:

@@ -1,107 +1,18 @@
-"""Result of `hf_posenc.advise`: recommended schemes with the commands that try them, as values and as text."""
+"""Result of `hf_posenc.advise`, as values and as text."""
 
 from __future__ import annotations
 
-import shlex
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hf_posenc.insight.advise.evidence import MeasuredRow
 from hf_posenc.insight.advise.memory import Memory, TrainingMemory, size
+from hf_posenc.insight.advise.plan import Plan
+from hf_posenc.insight.advise.recommendation import Recommendation, compare_command
 
 WIDTH = 98
 SHOWN = 4  # recommendations of each kind that are printed in full
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """A scheme that fits, with its numbers.
-
-    Attributes:
-        scheme: name or composition.
-        use: ``zero-shot`` or ``training``.
-        options: of the scheme, by the paper's rules.
-        lengths: length arguments of `patch_model`: the target, and the trained length where the configuration is wrong.
-        reason: what it does, what was measured, and the published claim.
-        shown_factor: the largest published target over trained length; None where no figure is published.
-        source: of that claim, an arXiv id or an address; empty without one.
-        beyond: whether this target is farther than that, and farther than it was found to work.
-        cache: bytes of keys and values of one text at the target length.
-        kept: tokens the cache holds; others are evicted.
-        model: as on the command line.
-        trained: tokens the weights saw.
-        restore: whether the checkpoint's own scheme must be removed first.
-        learning_rate: of LoRA on a model of this size; see `hf_posenc.training.methods`.
-        checkpointing: whether training needs gradient checkpointing on this machine.
-        evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
-    """
-
-    scheme: str
-    use: str
-    options: dict[str, Any]
-    lengths: dict[str, int]
-    reason: str
-    shown_factor: float | None
-    source: str
-    beyond: bool
-    cache: int
-    kept: int
-    model: str
-    trained: int
-    restore: bool = False
-    learning_rate: float | None = None
-    checkpointing: bool = False
-    evidence: MeasuredRow | None = None
-
-    @property
-    def patch(self) -> str:
-        """The call of `patch_model`."""
-        given = {**self.lengths, **self.options}
-        call = f"patch_model(model, {', '.join([repr(self.scheme), *(f'{k}={v!r}' for k, v in given.items())])})"
-        call = call.replace("'", '"')
-        return f"unpatch_model(model); {call}" if self.restore else call
-
-    @property
-    def compare(self) -> str:
-        """The command that compares it with the unpatched model."""
-        return compare_command([self])
-
-    @property
-    def entry(self) -> str:
-        """The scheme with its options, as ``--schemes`` takes it."""
-        options = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
-        words = ",".join(f"{name}={value}" for name, value in options.items())
-        return f"{self.scheme}:{words}" if words else self.scheme
-
-    @property
-    def finetune(self) -> str:
-        """The command that fine-tunes it."""
-        words = ["hf-posenc", "finetune", "--model", self.model, "--scheme", self.scheme]
-        for name, value in self.lengths.items():
-            words += [f"--{name.replace('_', '-')}", str(value)]
-        for name, value in self.options.items():
-            words += ["--option", f"{name}={value}"]
-        if self.learning_rate is not None:
-            words += ["--learning-rate", f"{self.learning_rate:g}"]
-        if self.checkpointing:
-            words += ["--set", "gradient_checkpointing=true"]
-        return shlex.join(words)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; without commands where a scheme must be removed first, which no command does."""
-        names = [] if self.restore else ["compare", *(["finetune"] if self.use == "training" else [])]
-        return {**asdict(self), **{name: getattr(self, name) for name in ("patch", *names)}}
-
-
-def compare_command(compared: Sequence[Recommendation]) -> str:
-    """The command that compares recommendations for one model with the unpatched model, and with each other."""
-    first = compared[0]
-    lengths = ",".join(map(str, sorted({first.lengths["target_length"], *(one.trained for one in compared)})))
-    schemes = [f"unpatched,{first.entry}", *(one.entry for one in compared[1:])]
-    words = [word for entry in schemes for word in ("--schemes", entry)]
-    return shlex.join(["hf-posenc", "compare", "--model", first.model, *words, "--lengths", lengths])
 
 
 @dataclass(frozen=True)
@@ -123,6 +34,7 @@ class Advice:
         supported: whether there is an adapter for it.
         learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
         training_memory: of a LoRA step on one row of the target length; None where it is not known.
+        plan: what fits on the cards that were named, and the commands; None where no cards were, or no training fits.
     """
 
     model: str
@@ -141,6 +53,7 @@ class Advice:
     learning_rate: float | None = None
     rate_source: str = ""
     training_memory: TrainingMemory | None = None
+    plan: Plan | None = None
 
     @property
     def factor(self) -> float | None:
@@ -168,7 +81,7 @@ class Advice:
                 if more := [one.scheme + self._evicts(one) for one in found[SHOWN:]]:
                     lines += _wrapped(f"then {', '.join(more)} (all lines: --json)", 2, 7)
         lines += _bullets("Does not fit", self._refusals())
-        return "\n".join([*lines, *self._try()])
+        return "\n".join([*lines, *(self._try() if self.plan is None else plan_lines(self.plan))])
 
     def _facts(self) -> list[str]:
         memory, times = self.memory, self.factor
@@ -228,6 +141,29 @@ class Advice:
         """One line per reason, with all schemes that share it."""
         reasons = dict.fromkeys(self.refused.values())
         return [f"{', '.join(k for k, v in self.refused.items() if v == why)}: {why}" for why in reasons]
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """What fits on the cards, and the commands."""
+    cards, room = plan.cards, size(plan.cards.room)
+    several = "sharing each row" if plan.shared else "with a row each"
+    where = f"{cards.count} cards, {several}" if cards.count > 1 else "one card"
+    lines = ["", f"Training {plan.scheme} on {where}; tensors have {room} of {size(cards.memory)}"]
+    lines.append(f"  {'':<40}{f'a row of {plan.wanted:,}':>16}{'longest row':>16}")
+    for way in plan.fits:
+        name = f"{'QLoRA' if way.dtype == '4bit' else 'LoRA'}, {way.dtype}"
+        name += ", gradient checkpointing" if way.checkpointing else ""
+        lines.append(f"  {name:<40}{size(way.needed):>16}{f'{way.longest:,}' if way.longest else 'none':>16}")
+    if not plan.commands:
+        return [*lines, "  No row fits that is longer than the trained length. Name more memory."]
+    if plan.row < plan.wanted:
+        lines += _wrapped(
+            f"The commands train rows of {plan.row:,}. With --recipe pose --set batch=1 in place of --set "
+            f"length={plan.row}, rows of the trained length skip positions up to the target.",
+            2, 2
+        )  # fmt: skip
+    lines += ["", f"The whole path, up to a server for {plan.served:,} tokens (for your own texts, replace PG-19)"]
+    return [*lines, *(line for one in plan.commands for line in _shell(one))]
 
 
 def _bullets(title: str, items: Iterable[str]) -> list[str]:

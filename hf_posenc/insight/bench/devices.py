@@ -68,12 +68,7 @@ class Cpu:
 
 
 class Cuda:
-    """A GPU.
-
-    Args:
-        device: as torch knows it.
-        api: `torch.cuda`, or its substitute in a test.
-    """
+    """A GPU."""
 
     def __init__(self, device: torch.device, api: Any = torch.cuda) -> None:
         self.torch, self.api = device, api
@@ -193,14 +188,7 @@ def interleaved(
     clock: Clock,
     progress: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[Elapsed]]:
-    """Measure the time of one call of each callable in each round.
-
-    Args:
-        timed_calls: by name; each runs once before anything is timed, to choose the number of calls per sample.
-        rounds: how many; the order is reversed from one to the next.
-        clock: times a sample.
-        progress: called with the number of a round when it is done.
-    """
+    """Measure the time of one call of each callable in each round; every second round goes backwards."""
     calls = {name: calls_of(sampled(timed, 1, clock).wall) for name, timed in timed_calls.items()}
     found: dict[str, list[Elapsed]] = {name: [] for name in timed_calls}
     for number in range(rounds):

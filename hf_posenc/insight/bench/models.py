@@ -25,19 +25,7 @@ SEED = 0
 
 
 def variant(model: PreTrainedModel, role: str, entry: Entry, length: int, target: int) -> PreTrainedModel:
-    """Build a variant of ``model`` that shares its weights.
-
-    Args:
-        model: without a scheme.
-        role: `UNPATCHED`, `PATCHED`, or `NAIVE`, which forms all scores and biases: the scheme's reference.
-        entry: the scheme and its options.
-        length: tokens it is run on.
-        target: target length of the scheme in tokens, where the entry has none.
-
-    Raises:
-        UnsupportedModel: the model cannot change its attention implementation, which its naive form needs.
-        PosEncError: the scheme is refused.
-    """
+    """Build a variant of ``model`` that shares its weights."""
     if role == UNPATCHED:
         chosen = lengthened(model, length)
     else:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.merge import load_unpatched
-from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback
+from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback, part_of
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES, Case
 from hf_posenc.insight.bench.devices import Cpu, Device, interleaved
@@ -64,13 +64,7 @@ def bench(
 
 
 def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
-    """Check that the model can be benchmarked.
-
-    Raises:
-        OptionOutOfRange: decoding is requested of an encoder.
-        AlreadyPatched: the model is patched.
-        UnsupportedModel: there is no adapter for the model.
-    """
+    """Check that the model can be benchmarked."""
     if is_patched(model):
         raise AlreadyPatched(
             "The model is patched, and the benchmark needs the unpatched model. Call unpatch_model(model) first."
@@ -93,14 +87,9 @@ def run(
     work = list(product(settings.cases, settings.lengths, settings.entries))
     with moved(model, device.torch):
         for number, (case, length, entry) in enumerate(work):
-
-            def report(
-                share: float, doing: str, before: int = number, what: str = f"{entry.label}, {case}, {length:,}"
-            ) -> None:
-                progress((before + share) / len(work), f"{what}: {doing}")
-
+            own = part_of(progress, number / len(work), 1 / len(work), f"{entry.label}, {case}, {length:,}: ")
             with torch_threads(threads):
-                cell = cell_of(model, settings, device, case, length, entry, report)
+                cell = cell_of(model, settings, device, case, length, entry, own)
             yield cell
 
 

@@ -97,13 +97,7 @@ class BenchSettings:
 
 @dataclass(frozen=True)
 class BenchRows:
-    """A batch.
-
-    Attributes:
-        ids: ``[row, token]``.
-        mask: ``[row, token]``, 0 at padding; None without any.
-        positions: ``[row, token]`` of packed documents; else None.
-    """
+    """A batch, ``[row, token]``: a mask with 0 at padding where there is any, positions where documents are packed."""
 
     ids: Tensor
     mask: Tensor | None = None

@@ -2,7 +2,7 @@
 
     signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
     magnitudes (distances, shares)                    dark blue to yellow (cividis)
-    every panel has a scale of its own, which ends at its largest absolute value; with --same-scale all have one
+    every scheme has a scale of its own, which ends at its largest absolute value; with --same-scale all have one
 
 The frames of an animation share the scale of their panel.
 """
@@ -20,9 +20,9 @@ from hf_posenc.core.plotting import MAGNITUDES, SIGNED
 from hf_posenc.insight.plots.equal_panels import drawn_once
 from hf_posenc.insight.plots.marks import (
     FAINT,
+    INK,
     comparable,
     curve,
-    ink,
     labelled,
     legend,
     named,
@@ -32,7 +32,7 @@ from hf_posenc.insight.plots.marks import (
 )
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
-OWN_SCALES = "each panel has its own scale"
+OWN_SCALES = "each scheme has its own scale"
 SAME_SCALE = "all panels have one scale"
 BESIDE_A_BAR = 2.2  # inches for the name of a map that may have a colour bar of its own
 
@@ -80,8 +80,7 @@ class Maps(Plot):
         colours, limits, images = SIGNED if self.signed else MAGNITUDES, [], []
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             limits.append(limits_of([one.numbers[self.key] for one in scales.of(number)], signed=self.signed))
-            start = self.start(sheet)
-            images.append(heat_map(axes, sheet.numbers[self.key], limits[-1], colours, start=start, square=self.square))
+            images.append(heat_map(axes, sheet.numbers[self.key], limits[-1], colours, square=self.square))
             self.mark(axes, sheet)
         bars = colour_bars(figure, grid, images, self.unit)
         say_scale(figure, scales, len(grid), limits)
@@ -91,10 +90,6 @@ class Maps(Plot):
         """One panel per scheme, named, with room for a colour bar."""
         size = self.sizes[len(sheets) > 1]
         return sheet_panels(figure, sheets, size, self.axis_names, room=BESIDE_A_BAR)
-
-    def start(self, sheet: Sheet) -> tuple[float, float]:
-        """The first index down and across."""
-        return 0, 0
 
     def mark(self, axes: Any, sheet: Sheet) -> None:
         """Anything else on a map."""
@@ -110,25 +105,15 @@ def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label
     return [figure.colorbar(i, ax=axes, label=label, shrink=0.85) for i, axes in zip(images, panels, strict=True)]
 
 
-def heat_map(
-    axes: Any,
-    values: Tensor,
-    limits: tuple[float, float],
-    colours: Any,
-    *,
-    start: tuple[float, float] = (0, 0),
-    square: bool = True,
-) -> Any:
-    """``values [down, across]`` as coloured cells, the first at ``start`` (down, across); grey where NaN."""
+def heat_map(axes: Any, values: Tensor, limits: tuple[float, float], colours: Any, *, square: bool = True) -> Any:
+    """``values [down, across]`` as coloured cells; grey where NaN."""
     from matplotlib import colormaps
     from matplotlib.colors import to_rgba
 
-    colours = colormaps.get_cmap(colours).with_extremes(bad=to_rgba(ink(), FAINT))
-    down, across = values.shape
-    edges = (start[1] - 0.5, start[1] + across - 0.5, start[0] + down - 0.5, start[0] - 0.5)
+    colours = colormaps.get_cmap(colours).with_extremes(bad=to_rgba(INK, FAINT))
     image = axes.imshow(
         values.double().numpy(), cmap=colours, vmin=limits[0],
-        vmax=limits[1], aspect="equal" if square else "auto", interpolation="none", extent=edges,
+        vmax=limits[1], aspect="equal" if square else "auto", interpolation="none",
     )  # fmt: skip
     axes.tick_params(length=2.5)
     axes.locator_params(integer=True, nbins=6)

@@ -161,7 +161,7 @@ def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | Non
         schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``;
             None for the one that ``model`` carries, which is shown as it is, with what it has learned.
         plots: names of plots; by default the most informative one for the schemes.
-        **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``start``, ``position``, ``head``,
+        **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``position``, ``head``,
             ``channels``, ``vectors`` as in `View`; ``layer``; ``model``, a live model, or ``shapes``, `Shapes` of a
             model without weights.
 

@@ -42,9 +42,8 @@ def joined(sheets: Sequence[Sheet]) -> Sheet:
         return first
     heads = [sheet.numbers.get(HEAD) for sheet in sheets]
     if None not in heads and len({sheet.label for sheet in sheets}) == 1:
-        label = f"{first.label}, heads {run_of(heads)}"
-    else:
-        label = ", ".join(dict.fromkeys(map(labelled, sheets)))
+        return Sheet(first.label, {**first.numbers, HEAD: run_of(heads)})
+    label = ", ".join(dict.fromkeys(map(labelled, sheets)))
     return Sheet(label, {name: value for name, value in first.numbers.items() if name != HEAD})
 
 

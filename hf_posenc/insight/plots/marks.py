@@ -7,33 +7,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting import COLOURS, DOTS_PER_INCH, MARKERS, SETTINGS, require_matplotlib
+from hf_posenc.core.plotting import COLOURS, DOTS_PER_INCH, MARKERS, NEUTRAL, SETTINGS, WIDEST, require_matplotlib
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 FAINT = 0.12
-DARK = "#1a1a1a"
+INK = "#1a1a1a"  # of text and axes
 HEADING = 11  # points
 PER_INCH = 11.5  # characters of a heading
 MARKED = 8  # markers on a long curve
 THINNEST, TAPER = 1.5, 0.8  # points: of the last of several curves, and what each before it has more
 TAPERED = 4  # curves; of more, all are thin
 FLAT = 0.1  # of the common range; a curve that spans less of it would look like a constant
-
-
-def ink() -> str:
-    """The colour of text, on paper or on a page."""
-    from matplotlib import rcParams
-
-    return str(rcParams["text.color"])
 
 
 def style(number: int) -> dict[str, Any]:
@@ -43,7 +36,7 @@ def style(number: int) -> dict[str, Any]:
 
 def columns(count: int) -> int:
     """Panels side by side."""
-    return count if count <= 3 else 2 if count == 4 else 3 if count <= 6 else 4
+    return 2 if count == 4 else min(count, 3)
 
 
 def panels(
@@ -52,7 +45,7 @@ def panels(
     """Axes in a grid, each of a size in inches; ``shared`` is passed to ``Figure.subplots``."""
     across = across or columns(count)
     down = math.ceil(count / across)
-    figure.set_size_inches(max(4.0, across * width), down * height + 0.35)
+    figure.set_size_inches(min(WIDEST, max(4.0, across * width)), down * height + 0.35)
     grid = figure.subplots(down, across, squeeze=False, **shared).flatten().tolist()
     for empty in grid[count:]:
         empty.set_axis_off()
@@ -89,7 +82,7 @@ def sheet_panels(
 
 def plain(axes: Any) -> None:
     """Axes of curves: faint lines across, no box."""
-    axes.grid(axis="y", color=ink(), alpha=FAINT, linewidth=0.7)
+    axes.grid(axis="y", color=INK, alpha=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -97,8 +90,12 @@ def plain(axes: Any) -> None:
 def legend(figure: Any, *panels: Any) -> None:
     """Names of the lines of all panels, each once, under the plot, where there is more than one."""
     named = {label: mark for axes in panels for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if len(named) < 2:
-        return
+    if len(named) > 1:
+        legend_of(figure, named)
+
+
+def legend_of(figure: Any, named: Mapping[str, Any]) -> None:
+    """Names of some marks under the plot."""
     across = max(1, min(5, int(13 * figure.get_figwidth()) // (7 + max(map(len, named)))))
     figure.set_size_inches(figure.get_figwidth(), figure.get_figheight() + 0.2 * math.ceil(len(named) / across))
     figure.legend(
@@ -138,8 +135,9 @@ def named(label: str, inches: float, size: float = 10) -> str:
 
 
 def labelled(sheet: Sheet) -> str:
-    """The label of a scheme, with the head that is shown where heads differ."""
-    return f"{sheet.label}, head {sheet.numbers['head']}" if "head" in sheet.numbers else sheet.label
+    """The label of a scheme, with the head that is shown where heads differ, or the heads that are alike."""
+    head = sheet.numbers.get("head")
+    return sheet.label if head is None else f"{sheet.label}, head{'s' * isinstance(head, str)} {head}"
 
 
 def figure(plot: Plot, drawn: Sequence[Sheet], scales: Scales | None = None) -> Any:
@@ -157,7 +155,7 @@ def figure(plot: Plot, drawn: Sequence[Sheet], scales: Scales | None = None) -> 
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    colours = {name: DARK for name, value in SETTINGS.items() if value == SETTINGS["text.color"]}
+    colours = {name: INK for name, value in SETTINGS.items() if value == NEUTRAL}
     with rc_context({**SETTINGS, **colours}):
         canvas = Figure(figsize=(6.0, 4.0), dpi=DOTS_PER_INCH, layout="constrained")
         plot.draw(canvas, drawn, scales or Scales([drawn]))

@@ -131,7 +131,7 @@ class Model:
         if scheme is None or not is_patched(self.model):
             return False
         report = describe(self.model)
-        layout = patch_of(base_model_of(self.model)[0]).plan.layout
+        layout = patch_of(base_model_of(self.model)[0]).layout
         named = scheme == report.scheme and not options  # also where it is not registered
         if layout is None or not (named or agree(plan(scheme, options), layout.default)):
             return False

@@ -42,8 +42,7 @@ class View:
     """Positions, heads and channels to show; None leaves the choice to the plot.
 
     Attributes:
-        length: number of positions, from ``start`` on.
-        start: the first position.
+        length: number of positions, from 0 on.
         position: the single position shown, or the query position.
         head: index of a single head.
         channels: channels of the embedding, or rotation pairs.
@@ -54,7 +53,6 @@ class View:
     """
 
     length: Annotated[int, Ge(2)] | None = None
-    start: int = 0
     position: int | None = None
     head: int | None = None
     channels: tuple[int, ...] | list[int] | None = None
@@ -119,8 +117,10 @@ class Scales:
     same: bool = False
 
     def of(self, number: int) -> list[Sheet]:
-        """The sheets that the scale of the n-th scheme has to hold."""
-        return self.every if self.same else [frame[number] for frame in self.frames]
+        """The sheets that the scale of the n-th panel has to hold: those of its scheme, in every frame."""
+        if self.same:
+            return self.every
+        return [sheet for frame in self.frames for sheet in frame if sheet.label == frame[number].label]
 
     @property
     def every(self) -> list[Sheet]:

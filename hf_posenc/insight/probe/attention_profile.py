@@ -70,14 +70,7 @@ class Profile:
 
 
 class Tally:
-    """Accumulate attention rows of a layer, over texts of one length.
-
-    Args:
-        heads: heads of the layer.
-        length: tokens per text.
-        causal: whether keys after the query are masked.
-        sinks: tokens at the start that count as attention sink.
-    """
+    """Accumulate attention rows of a layer, over texts of one length."""
 
     def __init__(self, heads: int, length: int, causal: bool, sinks: int) -> None:
         self.first_distance, self.sinks, self.rows = 0 if causal else 1 - length, sinks, 0
@@ -120,11 +113,7 @@ CallCallback = Callable[[int, AttentionCall], None]
 
 @contextmanager
 def with_a_scheme(model: nn.Module) -> Iterator[None]:
-    """Inside the block, a model without a scheme carries ``host``.
-
-    Raises:
-        UnsupportedModel: no adapter knows the model.
-    """
+    """Inside the block, a model without a scheme carries ``host``."""
     if is_patched(model):
         yield
         return

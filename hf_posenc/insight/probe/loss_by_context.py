@@ -55,11 +55,7 @@ class LossByContext:
         return [fmean(column) for column in zip(*self.losses, strict=True)]
 
     def difference(self, first: int, second: int) -> tuple[float, float]:
-        """Mean over windows of loss at the second length − loss at the first, and its standard error.
-
-        Args:
-            first, second: indices into `lengths`.
-        """
+        """Mean over windows of loss at the second length − loss at the first, and its standard error."""
         differences = [window[second] - window[first] for window in self.losses]
         if len(differences) < 2:
             return fmean(differences), 0.0

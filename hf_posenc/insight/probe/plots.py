@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.core.files.staged import staged
 from hf_posenc.core.plotting import (
     COLOURS,
     MAGNITUDES,
     MARKERS,
     SIGNED,
+    WIDEST,
     figure,
     length_ticks,
     mark_trained,
@@ -43,24 +43,29 @@ def heat_map(axes: Any, values: Tensor, title: str, low: float, high: float, col
     return axes.imshow(values.tolist(), cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="none")
 
 
+def bar_below(canvas: Any, image: Any, axes: list[Any], label: str) -> None:
+    """A colour bar under the panels that it belongs to, where no other panel can be taken for its own."""
+    canvas.colorbar(image, ax=axes, label=label, location="bottom", pad=0.03, fraction=0.06, aspect=30)
+
+
 def distance_plot(probe: Probe, path: Path) -> None:
     """Plot attention weight by distance, one row per head: unpatched, patched, and the change."""
     maps = [map_of(variant) for variant in probe.variants]
     comparable = probe.moved is not None
     columns = len(maps) + comparable
-    canvas, grid = panels(3.9 * columns, min(9.0, 1.4 + 0.16 * len(maps[0])), 1, columns, shared=False)
+    canvas, grid = panels(WIDEST / 3 * columns, min(9.0, 1.4 + 0.16 * len(maps[0])), 1, columns, shared=False)
     most = max(float(one.max()) for one in maps)
     for axes, variant, shares in zip(grid, probe.variants, maps, strict=False):
         image = heat_map(axes, shares, f"{variant.label}, {variant.length:,} tokens", 0, most)
         ticks_of_map(axes, variant)
     grid[0].set_ylabel("layer (one row per head)")
-    canvas.colorbar(image, ax=grid[: len(maps)], label="attention weight (% of a row)", pad=0.02)
+    bar_below(canvas, image, grid[: len(maps)], "attention weight (% of a row)")
     if comparable:
         change = maps[1] - maps[0]
         bound = float(change.abs().max()) or 1.0
         image = heat_map(grid[-1], change, "change", -bound, bound, SIGNED)
         ticks_of_map(grid[-1], probe.variants[1])
-        canvas.colorbar(image, ax=grid[-1], label="change (percentage points)", pad=0.04)
+        bar_below(canvas, image, grid[-1:], "change (percentage points)")
     save_figure(canvas, path)
 
 
@@ -92,7 +97,8 @@ def heads_plot(probe: Probe, path: Path) -> None:
     """Plot four maps of layer × head per variant: two of attention weight, two of the effect of shuffled positions."""
     layers, heads = probe.variants[0].direct.shape
     width, height = max(2.5, min(4.5, 0.9 + 0.22 * heads)), max(1.9, min(6.0, 1.1 + 0.2 * layers))
-    canvas, grid = panels(4 * width, len(probe.variants) * height, len(probe.variants), 4, shared=False)
+    rows = len(probe.variants)
+    canvas, grid = panels(min(WIDEST, 4 * width), 0.7 + rows * height, rows, 4, shared=False)
     for above, variant in enumerate(probe.variants):
         row = grid[4 * above : 4 * above + 4]
         shown = (
@@ -108,7 +114,7 @@ def heads_plot(probe: Probe, path: Path) -> None:
         name_fixed(row[0], variant)
     for first, label in ((0, "attention weight (% of a row)"), (2, "change of the output (%)")):
         some = [axes for n, axes in enumerate(grid) if n % 4 in (first, first + 1)]
-        canvas.colorbar(some[0].images[0], ax=some, label=label, pad=0.02)
+        bar_below(canvas, some[0].images[0], some, label)
     save_figure(canvas, path)
 
 
@@ -117,12 +123,12 @@ def name_fixed(axes: Any, variant: Variant) -> None:
     for head in variant.heads:
         if head.share > MOST:
             colour = "black" if head.share > 0.55 else "white"
-            axes.text(head.head, head.layer, str(head.strongest), ha="center", va="center", fontsize=7, color=colour)
+            axes.text(head.head, head.layer, str(head.strongest), ha="center", va="center", fontsize=8, color=colour)
 
 
 def loss_plot(probe: Probe, path: Path) -> None:
     """Plot the loss of the same last tokens by context length, and of all tokens by position in the longest text."""
-    canvas, (left, right) = panels(9.2, 3.6, 1, 2, shared=False)
+    canvas, (left, right) = panels(WIDEST, 3.6, 1, 2, shared=False)
     measured = [variant for variant in probe.variants if variant.loss is not None]
     for number, variant in enumerate(measured):
         loss, style = variant.loss, {"color": HUES[number], "marker": MARKERS[number]}
@@ -171,17 +177,12 @@ def sink_plot(probe: Probe, path: Path) -> None:
 
 
 def write_plots(probe: Probe, folder: Path) -> list[Path]:
-    """Write all applicable plots as PNG files, all of them or none.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Write all applicable plots as PNG files."""
     plots: dict[str, Callable[[Probe, Path], None]] = {
         "distance": distance_plot, "heads": heads_plot, "sinks": sink_plot,
     }  # fmt: skip
     if any(variant.loss is not None for variant in probe.variants):
         plots["loss"] = loss_plot
-    with staged(folder) as staging:
-        for name, draw in plots.items():
-            draw(probe, staging / f"{name}.png")
+    for name, draw in plots.items():
+        draw(probe, folder / f"{name}.png")
     return [folder / f"{name}.png" for name in plots]

@@ -139,10 +139,6 @@ def chosen_rows(length: int, count: int, causal: bool) -> list[slice]:
 def weights_of(call: AttentionCall, rows: Sequence[slice]) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Compute attention weights and outputs for blocks of rows.
 
-    Args:
-        call: attention call with a batch of one.
-        rows: blocks that do not overlap.
-
     Yields:
         The block, weights ``[heads, rows, key]`` and outputs ``[heads, rows, dim]``.
     """

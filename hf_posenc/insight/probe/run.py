@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,18 @@ from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.core.memory import check_text_memory
 from hf_posenc.core.progress import StepCallback
 from hf_posenc.core.torch_state import evaluation_mode
-from hf_posenc.errors import UnknownOption
-from hf_posenc.eval.texts.measured_text import TextToMeasure, measured_text
-from hf_posenc.insight.probe.plan import check_arguments, default_length, lengths_of, plan_of
-from hf_posenc.insight.probe.variant import Variant, measure
+from hf_posenc.errors import UnknownOption, UnsupportedModel, WrongKind, shown
+from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort
+from hf_posenc.eval.lm.spans import frame_of
+from hf_posenc.eval.tasks.sweep import Count, Seed, checked
+from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
+from hf_posenc.eval.texts.windows import tokenized_documents
+from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
+from hf_posenc.insight.probe.variant import ProbePlan, Variant, measure
+from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
-from hf_posenc.patching.state import describe, is_patched
+from hf_posenc.patching.state import base_model_of, describe, is_patched
+from hf_posenc.patching.weights import check_finite, check_vocabulary
 from hf_posenc.schemes.entry import UNPATCHED
 from hf_posenc.schemes.spec import SchemeSpec
 
@@ -87,8 +94,8 @@ def probe(
     Args:
         model: patched or not, restored to its state when this returns; or a name as `from_pretrained` takes it.
         tokenizer: fast tokenizer of the model; by default that of a model given by name.
-        scheme, factor, target_length, options: as in `patch_model`; with a scheme, both variants are measured, and it
-            takes the place of the one that the model carries.
+        scheme, factor, target_length, options: as in `patch_model`. With a scheme, the model is measured as it is and
+            with this scheme in place of its own.
         length: tokens per text; by default the target length of the scheme, else the size of the position table or,
             without a table, twice the trained length.
         text, text_field, document_separator: as in `hf_posenc.eval.evaluate`.
@@ -118,22 +125,116 @@ def probe(
     check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, sinks=sinks, seed=seed)
     own_text = measured_text(text, field=text_field, separator=document_separator)
     with evaluation_mode(model):
-        variants = []
-        is_patched_already = is_patched(model)
-        trained, table_size = lengths_of(model, scheme, options)
-        probed = length or default_length(model, factor, target_length, trained, table_size)
+        trained, reach, table = lengths_of(model, scheme, factor, target_length, options)
+        probed = length or reach
         check_text_memory(model, probed)
         settings = {"samples": samples, "rows": rows, "scored": scored, "sinks": sinks, "seed": seed}
-        first = probed if is_patched_already or table_size is None else min(probed, table_size)
-        label = describe(model).scheme if is_patched_already else UNPATCHED
-        plan = plan_of(model, tokenizer, own_text, first, trained, **settings)
-        variants.append(measure(model, plan, label, progress))
+
+        def measured(label: str, tokens: int) -> Variant:
+            return measure(model, plan_of(model, tokenizer, own_text, tokens, trained, **settings), label, progress)
+
+        if is_patched(model):
+            variants = [measured(describe(model).scheme, probed)]
+        else:
+            variants = [measured(UNPATCHED, probed if table is None else min(probed, table))]
         if scheme is not None:
             with scheme_set_aside(model):
                 patch_model(model, scheme, factor=factor, target_length=target_length, **options)
                 try:
-                    plan = plan_of(model, tokenizer, own_text, probed, trained, **settings)
-                    variants.append(measure(model, plan, describe(model).scheme, progress))
+                    variants.append(measured(describe(model).scheme, probed))
                 finally:
                     unpatch_model(model)
     return Probe(tuple(variants), trained, samples, sinks)
+
+
+def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, seed: int, **counts: int) -> None:
+    """Validate the arguments before the model is changed."""
+    base_model_of(model)
+    if any(weight.is_meta for weight in model.parameters()):
+        raise UnsupportedModel("The weights of this model are on the meta device. Load the weights before probing it.")
+    check_finite(model)
+    if isinstance(tokenizer, str) or not callable(tokenizer):
+        raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
+    if length is not None:
+        checked("length", Count, length)
+    for name, value in counts.items():
+        checked(name, Count, value)
+    checked("seed", Seed, seed)
+
+
+def lengths_of(
+    model: nn.Module, scheme: SchemeSpec | None, factor: float | None, target: int | None, options: Mapping[str, Any]
+) -> tuple[int, int, int | None]:
+    """Trained length, length that is probed by default, and size of the position table or None, in tokens."""
+    base, adapter = base_model_of(model)
+    carried = describe(model) if is_patched(model) else None
+    own = carried and carried.trained_length
+    trained = own or trained_length_of_patch(adapter, base.config, scheme, options)
+    table = adapter.geometry(base.config, trained_length=trained, target_length=trained).table
+    if carried is not None:
+        return trained, carried.target_length, table
+    if target is not None or factor is not None:
+        return trained, target or int(trained * (factor or 1)), table
+    return trained, 2 * trained if table is None else table, table
+
+
+def plan_of(
+    model: nn.Module, tokenizer: Any, text: MeasuredText, length: int, trained: int, *, samples: int, **settings: Any
+) -> ProbePlan:
+    """Cut texts of ``length`` tokens out of documents, and choose the context lengths at which they are scored."""
+    if settings["sinks"] >= length:
+        raise TaskOptionOutOfRange(
+            f"sinks must be fewer than the {length} tokens of a text, got {settings['sinks']}. Pass for example 4."
+        )
+    prefix, suffix = frame_of(tokenizer)
+    special = SpecialTokenCounts(len(prefix), len(suffix))
+    documents = [source.ids for source in tokenized_documents(tokenizer, text)]
+    highest = max((token for ids in (prefix, *documents, suffix) for token in ids), default=0)
+    check_vocabulary(base_model_of(model)[0], highest)
+    inner, scored = length - special.before - special.after, settings["scored"]
+    shortest = 2 * scored + special.before + special.after
+    if inner < 2 * scored:
+        raise LengthTooShort(
+            f"A length of {length} tokens has no room for context before {scored} scored ones. "
+            f"Ask for a length of at least {shortest}, or score fewer tokens."
+        )
+    device = next(model.parameters()).device
+    texts = [
+        torch.tensor([[*prefix, *piece, *suffix]], device=device) for piece in pieces(documents, inner, samples, scored)
+    ]
+    return ProbePlan(
+        texts, special, trained, context_lengths(length, trained, shortest),
+        mask=None if is_causal(model) else tokenizer.mask_token_id, **settings,
+    )  # fmt: skip
+
+
+def pieces(documents: Sequence[Sequence[int]], length: int, samples: int, scored: int) -> Iterator[Sequence[int]]:
+    """Cut ``samples`` pieces of ``length`` tokens, spread evenly over documents; no two score the same tokens."""
+    rooms = [max(0, (len(ids) - length) // scored + 1) for ids in documents]
+    if sum(rooms) < samples:
+        raise TextTooShort(
+            f"{samples} texts of {length} tokens were asked for, and the text has {sum(map(len, documents))} tokens, "
+            f"its longest document {max(map(len, documents))}. Give longer ones, a shorter length or fewer samples."
+        )
+    for ids, count in zip(documents, shares(rooms, samples), strict=True):
+        for i in range(count):
+            start = i * (len(ids) - length) // max(1, count - 1)
+            yield ids[start : start + length]
+
+
+def context_lengths(length: int, trained: int, least: int) -> tuple[int, ...]:
+    """Halve the length repeatedly down to ``least``, and include the trained length; ascending, in tokens."""
+    found: Sequence[int] = [length]
+    while found[-1] // 2 >= least:
+        found = [*found, found[-1] // 2]
+    return tuple(sorted({*found, *([trained] if least <= trained < length else [])}))
+
+
+def shares(rooms: Sequence[int], count: int) -> list[int]:
+    """Divide ``count`` in proportion to ``rooms``, none of which gets more than it has (largest remainders)."""
+    total = sum(rooms)
+    found = [count * room // total for room in rooms]
+    by_remainder = sorted(range(len(rooms)), key=lambda index: -(count * rooms[index] % total))
+    for index in by_remainder[: count - sum(found)]:
+        found[index] += 1
+    return found

@@ -84,13 +84,9 @@ class ProbePlan:
     Attributes:
         texts: ``[1, token]`` each, all of one length.
         special: numbers of special tokens around a text.
-        trained_length: pre-training context length in tokens.
         lengths: context lengths at which the loss is measured, in tokens; empty to skip the loss.
-        scored: tokens at the end of every text whose loss counts.
         rows: attention rows measured per text, in at most `ATTENTION_TEXTS` texts.
-        sinks: tokens at the start that count as attention sink.
         mask: id of the mask token of a masked language model.
-        seed: random seed of the position shuffle.
     """
 
     texts: Sequence[Tensor]

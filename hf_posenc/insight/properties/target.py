@@ -30,11 +30,7 @@ FAR = 2**16  # bound of positions of schemes without an end: about a full turn o
 
 
 def bench(model: Kind, *, factor: int = FACTOR, width: int = WIDTH, causal: bool | None = None) -> Geometry:
-    """A small model of a type: ``llama`` has RoPE, ``gpt2`` and ``bert`` have a table, ``bert`` is an encoder.
-
-    Raises:
-        OptionOutOfRange: it is none of these.
-    """
+    """A small model of a type: ``llama`` has RoPE, ``gpt2`` and ``bert`` have a table, ``bert`` is an encoder."""
     if model not in KINDS:
         raise OptionOutOfRange(f"model must be one of {', '.join(KINDS)}, got {model!r}. Leave it out.")
     shapes = Shapes(heads=HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS, trained_length=TRAINED)

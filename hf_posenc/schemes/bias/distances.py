@@ -25,8 +25,8 @@ def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tens
         ``[heads, …]``.
     """
     # Distances are unknown while tracing; fractional ones, and those of one query, are as many as there are pairs.
-    one_query = distance.shape[:-1].numel() == 1
-    if one_query or distance.is_floating_point() or is_traced():
+    # Tracing is asked first: numel() of a shape would fix a length that a graph leaves open.
+    if is_traced() or distance.is_floating_point() or distance.shape[:-1].numel() == 1:
         return function(distance.flatten()).unflatten(-1, distance.shape)
     low, high = (int(end) for end in distance.aminmax())
     if high - low >= distance.numel():

@@ -16,6 +16,7 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, geometric
 from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.core.tracing import has_dynamic_length
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import by_head, exact, per_distance
@@ -46,6 +47,8 @@ class Sandwich(Scheme):
         def near(distance: Tensor) -> Tensor:
             # Without parameters it is the same in every layer: one table is shared by all.
             known = torch.arange(reach + 1, device=ctx.device)
+            if has_dynamic_length(reach):  # a symbol, which is no key
+                return by_head(factors, self.of(known)[distance.abs()])
             return by_head(
                 factors, ctx.once(("sandwich", self.frequencies, reach), lambda: self.of(known))[distance.abs()]
             )

@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar
 
+import torch
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
@@ -37,6 +39,7 @@ from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.remap.rerope import KeyCache, RotatesKeysByRegion
 
 Length = Literal["row", "sequence"]
+Count = TypeVar("Count", int, Tensor)  # a graph has tensors only
 
 
 @register_scheme("jet_long", zero_shot=True, paper="2607.07740")
@@ -44,8 +47,8 @@ class JetLong(RotatesKeysByRegion):
     """Distances beyond ``window`` (default: L0 / 16) counted in groups of ⌈length / L0⌉ tokens. Zero-shot.
 
     ``length="sequence"`` takes one length for a whole call, as the released code does. Outputs then depend on later
-    tokens, differ with and without cache, and are not compiled. ``key_cache="copies"`` caches one copy of each key for
-    every size of groups, which saves rotating them for each new token.
+    tokens, and differ with and without cache. ``key_cache="copies"`` caches one copy of each key for every size of
+    groups, which saves rotating them for each new token.
     """
 
     formula = r"""
@@ -106,11 +109,16 @@ class JetLong(RotatesKeysByRegion):
 
     def of_call(self, ctx: PositionContext) -> Iterator[Region]:
         """An empty region of true positions, at which keys are cached; and all far pairs in groups of one size."""
-        last = ctx.once("jet_long: last position", lambda: int(ctx.query_positions.max()))
+        band = Band(self.window + 1, None)
         yield self.far(1, Band(self.window + 1, None, rows_until=0))
-        yield self.far(self.group_size(last + 1), Band(self.window + 1, None))
+        if is_traced():  # the graph is for any length, and groups may be of one token
+            grouped = partial(torch.floor_divide, other=self.group_size(ctx.query_positions.max() + 1))
+            yield Region(band, grouped, grouped)
+            return
+        last = ctx.once("jet_long: last position", lambda: int(ctx.query_positions.max()))
+        yield self.far(self.group_size(last + 1), band)
 
-    def group_size(self, length: int) -> int:
+    def group_size(self, length: Count) -> Count:
         """G of a length."""
         return -(-length // self.geometry.trained_length)
 

@@ -61,6 +61,8 @@ class RotationByLength(Scheme):
         """Length at queries of ``positions […]``, rounded up; at least the trained length."""
         trained, step = self.geometry.trained_length, self.granularity
         lengths = positions + 1 if self.geometry.causal else text_lengths(positions)
+        if step == 1:  # the same in a quarter of the operations, of which each decoded token has all
+            return lengths.clamp(min=trained)
         beyond = (lengths - trained).clamp(min=0)
         return trained + (beyond + step - 1) // step * step
 

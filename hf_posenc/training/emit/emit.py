@@ -25,8 +25,9 @@ from hf_posenc.texts import TextSource
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import texts_of
 from hf_posenc.training.emit.axolotl import AXOLOTL
+from hf_posenc.training.emit.cards import accelerate_file, check_cards, token_rows
 from hf_posenc.training.emit.llama_factory import LLAMA_FACTORY
-from hf_posenc.training.emit.run import DATA, Framework, Run
+from hf_posenc.training.emit.run import ACCELERATE, CHECKPOINT, DATA, SCRIPT, Framework, Run
 from hf_posenc.training.emit.trl import TRL
 from hf_posenc.training.methods import learning_rate_for, method_of, parameter_count, peft_config_of
 from hf_posenc.training.rows import check_reach, lengths_of
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FRAMEWORKS = {"trl": TRL, "axolotl": AXOLOTL, "llama-factory": LLAMA_FACTORY}
-CHECKPOINT, SCRIPT = "model", "run.py"
 NOT_OF_CONFIG = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
 """Entries of a configuration that say nothing about what the model computes."""
 NOT_EMITTED = ("attention_groups", "eval_every", "eval_lengths", "eval_windows")
@@ -77,6 +77,7 @@ def emit_run(
     *,
     name: str | None = None,
     four_bit: bool = False,
+    cards: int = 1,
 ) -> Emitted:
     """Write the run that `finetune` would do as a file that another framework reads.
 
@@ -89,32 +90,42 @@ def emit_run(
         out: folder of the file, the documents and, where one is needed, the checkpoint.
         name: name or folder under which the framework finds the unpatched model. Without it a checkpoint is written.
         four_bit: whether the framework loads the weights in four bits.
+        cards: GPUs that share each row, in TRL.
 
     Raises:
         WrongKind: there is no such framework.
-        TrainingImpossible: the framework has no word for a setting.
+        TrainingImpossible: the framework has no word for a setting, or cards cannot share rows of the scheme.
         LengthContradiction: the model does not reach the length of a row.
         UnreadableDocuments: a text cannot be read.
         FolderUnusable: the folder cannot be written to.
     """
     chosen = framework_of(framework)
     check_settings(chosen, model, training)
-    documents = texts_of(TextSource.of_texts("texts", texts).documents(), tokenizer)
+    if cards > 1:
+        if not chosen.shares_rows:
+            raise TrainingImpossible(f"cards={cards} share rows in TRL alone, not in {chosen.title}. Choose trl.")
+        check_cards(model, training, cards, four_bit=four_bit)
+        records: Iterable[dict[str, Any]] = token_rows(model, tokenizer, texts, training)
+    else:
+        documents = texts_of(TextSource.of_texts("texts", texts).documents(), tokenizer)
+        records = ({"text": text} for text in documents)
     plain = plain_form(model)
     config = entries_of(plain, name) if chosen.takes_config and plain is not None and name is not None else None
     restored = plain is None
     with staged(folder_to_write(out)) as folder:
-        write_documents(folder / DATA, documents)
+        write_records(folder / DATA, records)
         if config is None:
             write_checkpoint(model, tokenizer, folder / CHECKPOINT, plain=not restored)
         source = CHECKPOINT if config is None or name is None else from_anywhere(name)
-        run = run_of(model, training, source, config or {}, four_bit=four_bit)
+        run = replace(run_of(model, training, source, config or {}, four_bit=four_bit), cards=cards)
         write_yaml(folder / chosen.file, chosen.settings(run))
+        if cards > 1:
+            write_yaml(folder / ACCELERATE, accelerate_file(cards))
         for file, content in chosen.more.items():
             (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         if restored:
             (folder / SCRIPT).write_text(script_of(chosen), encoding="utf-8")
-    command = f"accelerate launch {SCRIPT}" if restored else f"{chosen.command} {chosen.file}"
+    command = chosen.start(restored=restored, cards=cards)
     return Emitted(Path(out), command, restored, unnamed=bool(config and run.modules))
 
 
@@ -194,10 +205,10 @@ def run_of(model: PreTrainedModel, training: Training, source: str, config: dict
     return Run(source, config, training=replace(training, learning_rate=rate), dtype=dtype, four_bit=four_bit, **layers)
 
 
-def write_documents(file: Path, texts: Iterable[str]) -> None:
+def write_records(file: Path, records: Iterable[dict[str, Any]]) -> None:
     """One JSON object a line."""
     with file.open("w", encoding="utf-8") as stream:
-        stream.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+        stream.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 def write_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, plain: bool) -> None:

@@ -13,6 +13,7 @@ DATA = "train.jsonl"
 """The documents, one record with the field ``text`` a line, beside the file of the run."""
 OUTPUT = "trained"
 """The folder beside the file of the run that the framework writes to."""
+CHECKPOINT, SCRIPT, ACCELERATE = "model", "run.py", "accelerate.yaml"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Run:
         four_bit: whether the weights are loaded in four bits (QLoRA).
         modules: names of the linear layers that get matrices; empty for full fine-tuning.
         whole: names of the modules that are trained as a whole beside them.
+        cards: GPUs that share each row.
     """
 
     model: str
@@ -36,6 +38,7 @@ class Run:
     four_bit: bool = False
     modules: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    cards: int = 1
 
     @property
     def alpha(self) -> int:
@@ -87,6 +90,7 @@ class Framework:
         methods: training methods that the file can ask for.
         without: settings that it has no word for, besides those of the evaluation.
         more: further files beside it, by name.
+        shares_rows: whether several cards can share a row.
     """
 
     title: str
@@ -98,3 +102,15 @@ class Framework:
     methods: tuple[str, ...]
     without: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
+    shares_rows: bool = False
+
+    def start(self, *, restored: bool, cards: int) -> str:
+        """The command that starts the run, in its folder.
+
+        Args:
+            restored: whether the script has to restore the scheme.
+            cards: that share each row.
+        """
+        if restored:
+            return f"accelerate launch {f'--config_file {ACCELERATE} ' if cards > 1 else ''}{SCRIPT}"
+        return f"{self.command} {self.file}" + (f" --accelerate_config {ACCELERATE}" if cards > 1 else "")

@@ -1,4 +1,7 @@
-"""TRL: the file of ``trl sft``, read by its `TrlParser` into `SFTConfig`, `ModelConfig` and others."""
+"""TRL: the file of ``trl sft``, read by its `TrlParser` into `SFTConfig`, `ModelConfig` and others.
+
+From TRL 1.7 on the loss is computed in chunks where nothing else is asked for.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,19 @@ def settings(run: Run) -> dict[str, Any]:
         "dtype": run.dtype,
         **({"load_in_4bit": True} if run.four_bit else {}),
         "datasets": [{"path": "json", "data_files": DATA}],
-        "dataset_text_field": "text",
         "max_length": training.length,
-        "packing": True,
-        "packing_strategy": PACKING[training.packing],
-        "loss_type": "nll" if training.chunked_loss is False else "chunked_nll",
+        **(texts(run) if run.cards == 1 else {"packing": False}),
+        **({"loss_type": "nll"} if training.chunked_loss is False else {}),
         **(adapter(run) if run.modules else {}),
         **run.arguments,
+        "bf16": training.bf16 or run.cards > 1,
         "gradient_checkpointing": training.gradient_checkpointing,
     }
+
+
+def texts(run: Run) -> dict[str, Any]:
+    """Documents, which TRL packs; where cards share rows, these are ready."""
+    return {"dataset_text_field": "text", "packing": True, "packing_strategy": PACKING[run.training.packing]}
 
 
 def adapter(run: Run) -> dict[str, Any]:
@@ -51,4 +58,5 @@ TRL = Framework(
     script="from trl.scripts.sft import main, make_parser\n\n"
     'main(*make_parser().parse_args_and_config(["--config", FILE], fail_with_unknown_args=False))',
     methods=("lora", "dora", "full"),
+    shares_rows=True,
 )

@@ -70,20 +70,6 @@ def measured(model: PreTrainedModel, schemes: str, lengths: list[int], **more: A
     return list(bench(model, schemes, lengths, **{"device": Metered(), "rounds": 2, **more}))
 
 
-@pytest.mark.slow
-def test_cells_come_in_order_with_all_that_they_are_compared_with(model: PreTrainedModel) -> None:
-    cells = measured(model, "yarn,alibi", [32, 48], cases=("prefill", "decode", "train"))
-    asked = [
-        (case, n, scheme) for case in ("prefill", "decode", "train") for n in (32, 48) for scheme in ("yarn", "alibi")
-    ]
-    assert [(cell.case, cell.length, cell.scheme) for cell in cells] == asked
-    for cell in cells:
-        assert cell.state == "done"
-        assert set(cell.models) == {UNPATCHED, PATCHED, NAIVE}
-        assert all(len(found.times) == 2 for found in cell.models.values())
-        assert cell.tokens == (1 if cell.case == "decode" else cell.length)
-
-
 def test_a_naive_form_is_seen_to_hold_all_scores(model: PreTrainedModel) -> None:
     """Control: a model that is known to use more memory must be measured so."""
     for cell in measured(model, "alibi", [512]):

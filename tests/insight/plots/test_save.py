@@ -29,7 +29,7 @@ def test_each_panel_has_its_own_scale_unless_one_is_asked_for() -> None:
         clims = [image.get_clim() for axes in figure.axes[:2] for image in axes.images]
         return clims, figure.get_suptitle().splitlines()[-1]
 
-    assert scales() == ([(-11, 11), (-1, 1)], "each panel has its own scale")
+    assert scales() == ([(-11, 11), (-1, 1)], "each scheme has its own scale")
     assert scales(same_scale=True) == ([(-11, 11), (-11, 11)], "all panels have one scale")
 
 

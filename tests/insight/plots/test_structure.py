@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hf_posenc.core.plotting import WIDEST
 from hf_posenc.insight.plots import Shapes, show
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.registry import Plot
@@ -26,7 +27,7 @@ CASES: dict[str, dict[str, int]] = {
     "places": {"randpos": 1},
     "distance": {"self_extend:group=4;window=16,dca": 2},
     "visible": {"window,sinks,lm_infinite": 3, "self_extend:group=4;window=16,dca": 2},
-    "bias": {"alibi": 8},
+    "bias": {"alibi": 4, "fox": 1},
     "bias_curve": {"alibi,t5,kerple": 3},
     "score": {"rope,alibi,t5": 3, "rope,none": 2},
     "score_curve": {"rope,alibi,t5": 3, "rope,xpos": 1},
@@ -101,6 +102,7 @@ def test_a_picture_is_whole(name: str, schemes: str, count: int) -> None:
     found = panels(figure)
     assert len(found) == count
     assert not cut(figure)
+    assert figure.get_figwidth() <= WIDEST
     assert [variance(figure, axes) > BLANK for axes in found] == [True] * count
     legends = [text.get_text() for one in figure.legends for text in one.get_texts()]
     assert len(legends) == len(set(legends))

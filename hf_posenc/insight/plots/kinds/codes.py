@@ -37,22 +37,19 @@ class CodeMap(OfCodes, Maps):
     """The code of every position as a map."""
 
     name, title = "code", "Code of every position (position × channel)"
-    options = ("length", "start", "channels")
+    options = ("length", "channels")
     key, unit, square = "code", "value", False
     axis_names, sizes = ("channel", "position (tokens)"), ((5.6, 3.4), (3.6, 3.4))
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        code = codes.codes(target, view.length or LENGTH, view.start)
+        code = codes.codes(target, view.length or LENGTH)
         channels = view.chosen(code.shape[1], range(code.shape[1]))
-        return {"start": view.start, "channels": channels, "code": code[:, channels]}
-
-    def start(self, sheet: Sheet) -> tuple[float, float]:
-        return sheet.numbers["start"], sheet.numbers["channels"][0]
+        return {"channels": channels, "code": code[:, channels]}
 
     def mark(self, axes: Any, sheet: Sheet) -> None:
         channels = sheet.numbers["channels"]
-        if channels != list(range(channels[0], channels[0] + len(channels))):
-            axes.set_xticks([channels[0] + n for n in range(len(channels))], channels)
+        if channels != list(range(len(channels))):
+            axes.set_xticks(range(len(channels)), channels)
 
 
 @register_plot
@@ -60,15 +57,14 @@ class Dimensions(OfCodes, Lines):
     """Single channels of the code against position."""
 
     name, title = "dimensions", "Single channels of the code against position"
-    options = ("length", "start", "channels")
+    options = ("length", "channels")
     axis_names, tapered = ("position (tokens)", "value"), False
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        code = codes.codes(target, view.length or LENGTH, view.start)
+        code = codes.codes(target, view.length or LENGTH)
         count = code.shape[1]
         channels = view.chosen(count, sorted({0, count // 4, count // 2}))
-        positions = torch.arange(view.start, view.start + len(code))
-        return {"positions": positions, "channels": channels, "code": code[:, channels]}
+        return {"positions": torch.arange(len(code)), "channels": channels, "code": code[:, channels]}
 
     def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
         for line, channel in enumerate(numbers["channels"]):
@@ -91,8 +87,8 @@ class Product(OfCodes, Curves):
         return {"distance": torch.arange(length) - origin, "product": codes.products(target, length, origin)}
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
-        axes.axhline(0, color=marks.ink(), alpha=0.4, linewidth=0.8)
-        axes.axvline(0, color=marks.ink(), alpha=0.4, linewidth=0.8)
+        axes.axhline(0, color=marks.INK, alpha=0.4, linewidth=0.8)
+        axes.axvline(0, color=marks.INK, alpha=0.4, linewidth=0.8)
 
 
 @register_plot
@@ -115,13 +111,14 @@ class Path(OfCodes):
         grid = marks.sheet_panels(figure, sheets, (3.6, 3.5), ("", ""))
         for axes, sheet in zip(grid, sheets, strict=True):
             plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
-            axes.plot(plane[:, 0], plane[:, 1], color=marks.ink(), alpha=0.45, linewidth=1.0, zorder=1)
+            axes.plot(plane[:, 0], plane[:, 1], color=marks.INK, alpha=0.45, linewidth=1.0, zorder=1)
             for position, colour in enumerate(colours.to_rgba(torch.arange(len(plane)).numpy())):
-                axes.plot(*plane[position], "o", color=colour, markersize=4.6, mec=marks.ink(), mew=0.3, zorder=2)
+                axes.plot(*plane[position], "o", color=colour, markersize=4.6, mec=marks.INK, mew=0.3, zorder=2)
             for position in (0, len(plane) - 1):
                 axes.annotate(
-                    str(position), plane[position], xytext=(5, 5), textcoords="offset points", fontsize=8, zorder=3
-                )
+                    str(position), plane[position], xytext=(6, 6), textcoords="offset points", fontsize=9, zorder=3,
+                    bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": marks.INK, "lw": 0.5},
+                )  # fmt: skip
             axes.set_aspect("equal", adjustable="datalim")
             axes.spines[["top", "right"]].set_visible(False)
             axes.set_xlabel(f"first direction ({100 * first:.0f} % of variance)")

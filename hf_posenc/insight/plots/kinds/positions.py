@@ -34,7 +34,7 @@ class Places(Lines):
             yield f"text {text}", torch.arange(len(where)), where
 
     def mark(self, axes: Any) -> None:
-        axes.axline((0, 0), slope=1, color=marks.ink(), alpha=0.4, linewidth=0.8)
+        axes.axline((0, 0), slope=1, color=marks.INK, alpha=0.4, linewidth=0.8)
 
 
 @register_plot
@@ -92,11 +92,8 @@ class Visible(Maps):
         hues = [HUES[n % len(HUES)] for n in range(len(names))]
         for axes, sheet in zip(self.panels(figure, sheets), sheets, strict=True):
             heat_map(axes, sheet.numbers["region"], (-0.5, len(names) - 0.5), ListedColormap(hues))
-        patches = [Patch(facecolor=hue, label=name) for hue, name in zip(hues, names, strict=True)]
-        patches.append(Patch(facecolor=(*to_rgba(marks.ink())[:3], marks.FAINT), label="masked"))
-        longest = max(len(name) for name in names)
-        across = max(1, min(len(patches), int(12 * figure.get_figwidth()) // (7 + longest)))
-        figure.legend(handles=patches, loc="outside lower left", ncols=across, frameon=False)
+        patches = {name: Patch(facecolor=hue) for hue, name in zip(hues, names, strict=True)}
+        marks.legend_of(figure, patches | {"masked": Patch(facecolor=to_rgba(marks.INK, marks.FAINT))})
 
 
 NAMES = {frozenset({True}): "true distance", frozenset({False}): "changed distance"}
@@ -120,7 +117,7 @@ def region_names(keeps: Sequence[Sequence[bool]]) -> list[str]:
     return names
 
 
-MOST_HEADS = 8
+MOST_MAPS, MOST_CURVES = 4, 8  # heads
 
 
 def biases(target: Target, length: int, view: View) -> Tensor:
@@ -140,7 +137,9 @@ class Bias(Maps):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         bias = biases(target, view.length or self.length(target), view)
-        heads = view.heads(len(bias), MOST_HEADS)
+        alike = bias.allclose(bias[:1], equal_nan=True)  # and then drawn once, under all their numbers
+        first = range(len(bias) if alike else min(MOST_MAPS, len(bias)))
+        heads = list(first) if view.head is None else view.heads(len(bias), 1)
         return {"heads": heads, "bias": bias[heads]}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
@@ -169,7 +168,7 @@ class BiasCurve(Lines):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         bias = biases(target, view.length or self.length(target), view)
-        heads = view.heads(len(bias), MOST_HEADS)
+        heads = view.heads(len(bias), MOST_CURVES)
         curves = pair_scores.of_last_row(bias[heads])
         return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from hf_posenc.insight.plots import codes, marks
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, evenly, register_plot
 
-MOST_HANDS = 8
+MOST_HANDS, ACROSS = 8, 4
 TRAIL = 6  # earlier positions that are faintly seen
 
 
@@ -52,7 +52,7 @@ class Frequencies(Plot):
         for axes, sheet in zip(grid, sheets, strict=True):
             before, after = sheet.numbers["before"], sheet.numbers["after"]
             if before is not None:
-                axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.ink(), alpha=0.22, label="before")
+                axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.INK, alpha=0.22, label="before")
             for part, (name, found) in enumerate(after.items()):
                 width = 0.56 / len(after)
                 at = torch.arange(len(found)) + (part - (len(after) - 1) / 2) * width
@@ -96,18 +96,20 @@ class Clock(Plot):
         }  # fmt: skip
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        across = max(len(sheet.numbers["pairs"]) for sheet in sheets)
-        grid = marks.panels(figure, across * len(sheets), 1.08, 1.62, across=across)
+        most = max(len(sheet.numbers["pairs"]) for sheet in sheets)
+        across = min(ACROSS, most)
+        each = across * math.ceil(most / across)  # dials of a scheme, in whole rows
+        grid = marks.panels(figure, each * len(sheets), 1.35, 1.95, across=across)
         for row, sheet in enumerate(sheets):
-            numbers, dials = sheet.numbers, grid[row * across : (row + 1) * across]
+            numbers, dials = sheet.numbers, grid[row * each : (row + 1) * each]
             for number, axes in enumerate(dials):
                 axes.set_axis_off()
                 if number < len(numbers["pairs"]):
                     dial(axes, numbers["angles"][:, number])
                     turn = float(numbers["tokens_a_turn"][number])
-                    axes.set_title(f"pair {numbers['pairs'][number]}", fontsize=9, pad=2)
-                    axes.text(0, -1.28, f"{in_words(turn)}\ntokens/rotation", ha="center", va="top", fontsize=7.5)
-            dials[0].text(-1.45, 0, marks.named(sheet.label, 1.4, 9), rotation=90, ha="right", va="center", fontsize=9)
+                    axes.set_title(f"pair {numbers['pairs'][number]}", fontsize=10, pad=2)
+                    axes.text(0, -1.28, f"{in_words(turn)}\ntokens/rotation", ha="center", va="top", fontsize=9)
+            dials[0].text(-1.45, 0, marks.named(sheet.label, 1.4), rotation=90, ha="right", va="center", fontsize=10)
         figure.suptitle(f"position {sheets[0].numbers['position']}", fontsize=10, x=0.02, ha="left")
 
 
@@ -118,10 +120,10 @@ def dial(axes: Any, angles: Tensor) -> None:
     axes.set_xlim(-1.15, 1.15)
     axes.set_ylim(-1.15, 1.15)
     axes.set_aspect("equal")
-    axes.add_patch(Circle((0, 0), 1.0, fill=False, edgecolor=marks.ink(), linewidth=1.0, alpha=0.6))
+    axes.add_patch(Circle((0, 0), 1.0, fill=False, edgecolor=marks.INK, linewidth=1.0, alpha=0.6))
     for quarter in range(4):
         x, y = math.sin(quarter * math.pi / 2), math.cos(quarter * math.pi / 2)
-        axes.plot((0.9 * x, x), (0.9 * y, y), color=marks.ink(), linewidth=0.8, alpha=0.6)
+        axes.plot((0.9 * x, x), (0.9 * y, y), color=marks.INK, linewidth=0.8, alpha=0.6)
     for steps_back, angle in enumerate(reversed(angles.tolist())):
         x, y = math.sin(angle), math.cos(angle)
         if steps_back == 0:

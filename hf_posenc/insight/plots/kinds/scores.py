@@ -84,7 +84,7 @@ class DistanceCurve(Curves):
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
         trained = sheets[0].numbers["trained_length"]
-        axes.axhline(trained, color=marks.ink(), alpha=0.6, linestyle=(0, (4, 3)), linewidth=0.9)
+        axes.axhline(trained, color=marks.INK, alpha=0.6, linestyle=(0, (4, 3)), linewidth=0.9)
         axes.annotate(
             "trained length", (1.0, trained), xytext=(-2, 3), xycoords=("axes fraction", "data"), ha="right",
             textcoords="offset points", fontsize=8,

@@ -1,0 +1,103 @@
+"""Hide eight numbers in a long text, read it once, and ask for each: which schemes find what lies far back?
+
+    python examples/hidden_numbers.py smollm2-135m --schemes unpatched,yarn,rerope --lengths 8192,16384 --text Wells.txt
+
+The text is read once into a KV cache. Each question is answered behind it, and cut off again: eight answers cost one
+prefill. A number is found where greedy decoding would write all of its digits. Every number is of another kind ("The
+phone number is 52731"), because a small model confuses many of one kind at any length.
+
+Finished texts are in ``--out``; the same command goes on behind them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.core.files.atomic import write_bytes
+from hf_posenc.eval.texts.haystack import insert_needles, most_units, sentences_of
+
+KINDS = (
+    "pass key", "phone number", "price of the house", "number of visitors", "postal code", "engine number",
+    "population of the town", "weight of the ship",
+)  # fmt: skip
+NEEDLE = "The {kind} is {number}. Remember it. {number} is the {kind}."
+QUESTION = "\nWhat is the {kind}? The {kind} is"
+ROOM = 64
+"""Tokens kept free for a question and its answer."""
+
+
+def main() -> None:
+    """Measure every scheme on every text at every length, and store a line of JSON for each number."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a folder of transformers, or a name on the Hub")
+    parser.add_argument("--schemes", default="unpatched,yarn", help="separated by commas")
+    parser.add_argument("--lengths", default="8192,16384", help="tokens; the longest is the target length")
+    parser.add_argument("--text", type=Path, action="append", required=True, help="the filler; may be repeated")
+    parser.add_argument("--out", type=Path, default=Path("hidden_numbers.jsonl"))
+    given = parser.parse_args()
+    model = AutoModelForCausalLM.from_pretrained(given.model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(given.model)
+    lengths = [int(length) for length in given.lengths.split(",")]
+    rows = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    done = {(row["scheme"], row["length"], row["document"]) for row in rows}
+    for scheme in given.schemes.split(","):
+        if scheme != "unpatched":
+            patch_model(model, scheme, target_length=max(lengths))
+        for length, path in product(lengths, given.text):
+            if (scheme, length, path.name) in done:
+                continue
+            began = time.perf_counter()
+            found = answers(model, tokenizer, sentences_of([path.read_text(encoding="utf-8")]), length)
+            seconds = time.perf_counter() - began
+            print(f"{scheme} at {length}, {path.name}: {fmean(found.values()):.0%} found, {seconds:.0f} s", flush=True)
+            cell = {"scheme": scheme, "task": "hidden_numbers", "document": path.name, "length": length}
+            rows += [cell | {"depth": depth, "metric": "acc", "value": float(right)} for depth, right in found.items()]
+            write_bytes(given.out, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        if scheme != "unpatched":
+            unpatch_model(model)
+
+
+@torch.no_grad()
+def answers(model: Any, tokenizer: Any, sentences: tuple[str, ...], length: int) -> dict[float, bool]:
+    """Whether the model finds each number, by the share of the text that stands before it."""
+    rng = random.Random(0)
+    numbers = [str(rng.randint(10_000, 99_999)) for _ in KINDS]
+    depths = [(place + 0.5) / len(KINDS) for place in range(len(KINDS))]
+    needles = [NEEDLE.format(kind=kind, number=number) for kind, number in zip(KINDS, numbers, strict=True)]
+
+    def text(units: int) -> Tensor:
+        return tokens(tokenizer, " ".join(insert_needles(zip(depths, needles, strict=True), sentences[:units])))
+
+    read = text(most_units(lambda units: text(units).shape[1], length - ROOM, "hidden numbers"))
+    cache = DynamicCache(config=model.config)
+    model(read, None, None, cache, logits_to_keep=1)  # by place: the cache has another keyword since transformers 5.24
+    found = {}
+    for kind, number, depth in zip(KINDS, numbers, depths, strict=True):
+        question, answer = tokens(tokenizer, QUESTION.format(kind=kind)), tokens(tokenizer, f" {number}")
+        asked = torch.cat([question, answer], dim=1)
+        logits = model(asked, None, None, cache).logits[0, question.shape[1] - 1 : -1]
+        cache.crop(-asked.shape[1])
+        found[depth] = bool((logits.argmax(-1) == answer[0]).all())
+    return found
+
+
+def tokens(tokenizer: Any, text: str) -> Tensor:
+    """The tokens of a text, without special ones: ``[1, length]``."""
+    ids: Tensor = tokenizer(text, return_tensors="pt", add_special_tokens=False, verbose=False).input_ids
+    return ids
+
+
+if __name__ == "__main__":
+    main()

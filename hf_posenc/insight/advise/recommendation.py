@@ -1,0 +1,107 @@
+"""A scheme that fits a model and a length, with the commands that try it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hf_posenc.insight.advise.evidence import MeasuredRow
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A scheme that fits, with its numbers.
+
+    Attributes:
+        scheme: name or composition.
+        use: ``zero-shot`` or ``training``.
+        options: of the scheme, by the paper's rules.
+        lengths: length arguments of `patch_model`: the target, and the trained length where the configuration is wrong.
+        reason: what it does, what was measured, and the published claim.
+        shown_factor: the largest published target over trained length; None where no figure is published.
+        source: of that claim, an arXiv id or an address; empty without one.
+        beyond: whether this target is beyond all published and measured ones.
+        cache: bytes of keys and values of one text at the target length.
+        kept: tokens the cache holds; others are evicted.
+        model: as on the command line.
+        trained: tokens the weights saw.
+        restore: whether the checkpoint's own scheme must be removed first.
+        learning_rate: of LoRA on a model of this size; see `hf_posenc.training.methods`.
+        checkpointing: whether training needs gradient checkpointing on this machine.
+        evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
+    """
+
+    scheme: str
+    use: str
+    options: dict[str, Any]
+    lengths: dict[str, int]
+    reason: str
+    shown_factor: float | None
+    source: str
+    beyond: bool
+    cache: int
+    kept: int
+    model: str
+    trained: int
+    restore: bool = False
+    learning_rate: float | None = None
+    checkpointing: bool = False
+    evidence: MeasuredRow | None = None
+
+    @property
+    def patch(self) -> str:
+        """The call of `patch_model`."""
+        given = {**self.lengths, **self.options}
+        call = f"patch_model(model, {', '.join([repr(self.scheme), *(f'{k}={v!r}' for k, v in given.items())])})"
+        call = call.replace("'", '"')
+        return f"unpatch_model(model); {call}" if self.restore else call
+
+    @property
+    def compare(self) -> str:
+        """The command that compares it with the unpatched model."""
+        return compare_command([self])
+
+    @property
+    def entry(self) -> str:
+        """The scheme with its options, as ``--schemes`` takes it."""
+        options = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
+        words = ",".join(f"{name}={value}" for name, value in options.items())
+        return f"{self.scheme}:{words}" if words else self.scheme
+
+    @property
+    def scheme_words(self) -> list[str]:
+        """The options of a command that name the scheme, without the trained length, which few take."""
+        words = ["--scheme", self.scheme, "--target-length", str(self.lengths["target_length"])]
+        return words + [word for name, value in self.options.items() for word in ("--option", f"{name}={value}")]
+
+    @property
+    def finetune(self) -> str:
+        """The command that fine-tunes it."""
+        return shlex.join(self.training_words(checkpointing=self.checkpointing))
+
+    def training_words(self, *, checkpointing: bool) -> list[str]:
+        """The words of that command."""
+        words = ["hf-posenc", "finetune", "--model", self.model, *self.scheme_words]
+        if "trained_length" in self.lengths:
+            words += ["--set", f"trained_length={self.lengths['trained_length']}"]
+        if self.learning_rate is not None:
+            words += ["--learning-rate", f"{self.learning_rate:g}"]
+        if checkpointing:
+            words += ["--set", "gradient_checkpointing=true"]
+        return words
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; without commands where a scheme must be removed first, which no command does."""
+        names = [] if self.restore else ["compare", *(["finetune"] if self.use == "training" else [])]
+        return {**asdict(self), **{name: getattr(self, name) for name in ("patch", *names)}}
+
+
+def compare_command(compared: Sequence[Recommendation]) -> str:
+    """The command that compares recommendations for one model with the unpatched model, and with each other."""
+    first = compared[0]
+    lengths = ",".join(map(str, sorted({first.lengths["target_length"], *(one.trained for one in compared)})))
+    schemes = [f"unpatched,{first.entry}", *(one.entry for one in compared[1:])]
+    words = [word for entry in schemes for word in ("--schemes", entry)]
+    return shlex.join(["hf-posenc", "compare", "--model", first.model, *words, "--lengths", lengths])

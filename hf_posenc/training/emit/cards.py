@@ -1,0 +1,91 @@
+"""Several cards for one row: TRL's run under context parallelism, with weights and optimiser in shares (FSDP2).
+
+Each card holds a part of every row, so that only schemes which move or scale a token by its own position can be
+computed. TRL refuses to pack there: rows are cut here, and the file of documents holds their token ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from hf_posenc.errors import TrainingImpossible
+from hf_posenc.forward.current_forward import schemes_of_base
+from hf_posenc.forward.engine_backend import computed_in_parts
+from hf_posenc.patching.state import base_model_of, is_patched
+from hf_posenc.texts import TextSource
+from hf_posenc.training.config import Training
+from hf_posenc.training.dataset import StreamedRows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def unit_of(cards: int) -> int:
+    """What the length of a row must be a multiple of: torch deals out halves of a card's part."""
+    return 1 if cards == 1 else 2 * cards
+
+
+def check_cards(model: PreTrainedModel, training: Training, cards: int, *, four_bit: bool) -> None:
+    """Refuse what several cards cannot share a row of.
+
+    Raises:
+        TrainingImpossible: the scheme needs whole rows, or a setting does not go with parts of rows.
+    """
+    schemes = schemes_of_base(base_model_of(model)[0]) if is_patched(model) else []
+    whole = next((scheme.shown_name for scheme in schemes if not computed_in_parts(scheme)), None)
+    if whole is not None:
+        raise TrainingImpossible(
+            f"cards={cards} would share each row, and scheme {whole!r} needs whole rows. Choose a scheme that only "
+            'rotates, such as "yarn", or start hf-posenc finetune under accelerate launch, which shares out rows.'
+        )
+    if four_bit or training.packing == "separate" or training.length % unit_of(cards):
+        raise TrainingImpossible(
+            f"cards={cards} takes joined rows of a multiple of {unit_of(cards)} tokens and weights that are not "
+            f"quantised; length={training.length}, packing={training.packing} and four_bit={four_bit} were asked for. "
+            "Change these, or leave cards out."
+        )
+
+
+def accelerate_file(cards: int) -> dict[str, Any]:
+    """The configuration of ``accelerate launch``."""
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP",
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": True,
+            "fsdp_state_dict_type": "FULL_STATE_DICT",
+            "fsdp_cpu_ram_efficient_loading": False,
+            "fsdp_activation_checkpointing": False,
+            "fsdp_offload_params": False,
+        },
+        "parallelism_config": {
+            "parallelism_config_dp_replicate_size": 1,
+            "parallelism_config_dp_shard_size": 1,
+            "parallelism_config_tp_size": 1,
+            "parallelism_config_cp_size": cards,
+        },
+        "num_machines": 1,
+        "machine_rank": 0,
+        "num_processes": cards,
+        "mixed_precision": "bf16",
+        "rdzv_backend": "static",
+        "same_network": True,
+    }
+
+
+def token_rows(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training
+) -> Iterator[dict[str, list[int]]]:
+    """The rows of the run, as many as its steps read; of a text that has fewer, all.
+
+    Raises:
+        LengthContradiction: there is not even one.
+    """
+    source, base = TextSource.of_texts("texts", texts), base_model_of(model)[0]
+    rows = StreamedRows(source, tokenizer, base, training.length, separate=False)
+    needed = None if training.steps is None else training.steps * training.batch * training.accumulate
+    return ({"input_ids": row["input_ids"].tolist()} for row in islice(rows, needed))
