@@ -109,3 +109,19 @@ def test_a_real_model_is_cited_first() -> None:
     assert real.loss < real.unpatched_loss
     assert real.found > real.unpatched_found
     assert real.model not in reason_of(yarn, None, bundled, by_rule=False)
+
+
+def test_the_table_of_retrieval_is_that_of_the_ranks() -> None:
+    """Recall counted here, against docs/choose.md."""
+    rows = [
+        json.loads(line) for line in (ROOT / "docs" / "real_encoder.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- real encoder: begin -->")[2].partition("<!-- real encoder: end -->")[0]
+    assert rows
+    for row in rows:
+        (line,) = [line for line in table.splitlines() if line.startswith(f"| {row['way']} |")]
+        cell = line.split("|")[2 + ["passkey", "needle", "novels"].index(row["task"])]
+        share = cell.split("·")[[512, 1024, 2048].index(row["length"])]
+        ranks = [rank for of_document in row["ranks"] for rank in of_document]
+        assert int(share) == round(100 * ranks.count(1) / len(ranks))
