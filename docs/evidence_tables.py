@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,6 +14,7 @@ from evidence_pictures import Losses, Values, ranked
 
 from hf_posenc.eval.results.paired import paired
 from hf_posenc.eval.results.rows import DocumentScore, Row
+from hf_posenc.eval.tasks.ranking import ndcg
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, MeasuredRow, Shown, measured_at
 from hf_posenc.schemes.entry import UNPATCHED
 
@@ -22,6 +24,7 @@ PAGES = {
     "zh/README.md": DOCS / "zh" / "README.md",
 }  # fmt: skip
 HEAD = "| scheme | loss at {far} | passkeys found at {far} | loss · passkeys at {near} | time of prefill · decoding |"
+TRUNCATED = "truncated"
 NEAR, FAR = 4.0, 8.0
 """Factors of the two ranked comparisons."""
 
@@ -35,6 +38,7 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
         return {"real model": real_table()}
     return {
         "real model": real_table(),
+        "real encoder": retrieval_table(),
         "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
         "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)", timed=False),
         "published": published_table(ZERO_SHOT),
@@ -67,24 +71,25 @@ def real_table() -> str:
     lines = [f"| scheme | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     for scheme in ranked(found):
         cells = [loss_of(found.get((scheme, length))) for length in lengths]
-        change = change_of(found[scheme, farther[-1]], found[UNPATCHED, near])
+        change = change_of(*map(window_scores, (found[scheme, farther[-1]], found[UNPATCHED, near])), 1, 2)
         shares = " · ".join(share_of(numbers.get((scheme, length))) for length in lengths)
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
         lines.append(f"| {' | '.join([name, *cells, change, shares])} |")
     return "\n".join(lines)
 
 
-def change_of(scores: Mapping[str, float], reference: Mapping[str, float]) -> str:
-    """Mean difference of the same windows, each of another text, with its 95 % interval."""
-    found = paired("", "", *([score_of(*one) for one in side.items()] for side in (scores, reference)))
+def change_of(scores: Sequence[DocumentScore], reference: Sequence[DocumentScore], unit: float, digits: int) -> str:
+    """Mean difference on the same documents, with its 95 % interval, in a unit."""
+    found = paired("", "", scores, reference)
     if found is None or found.low is None or found.high is None:
-        raise SystemExit("docs/real_model.jsonl has too few texts for an interval.")
-    return f"{signed(found.difference)} ({signed(found.low)} … {signed(found.high)})"
+        raise SystemExit("There are too few documents for an interval. Measure on three texts or more.")
+    mean, low, high = (signed(value / unit, digits) for value in (found.difference, found.low, found.high))
+    return f"{mean} ({low} … {high})"
 
 
-def score_of(document: str, value: float) -> DocumentScore:
-    """The loss of a window as a score that can be paired."""
-    return DocumentScore("", document, document, None, None, "nll", value)
+def window_scores(losses: Mapping[str, float]) -> list[DocumentScore]:
+    """The loss of each window, every one of another text."""
+    return [DocumentScore("", name, name, None, None, "nll", value) for name, value in losses.items()]
 
 
 def share_of(found: Mapping[str, float] | None) -> str:
@@ -97,9 +102,52 @@ def loss_of(by_window: Mapping[str, float] | None) -> str:
     return f"{fmean(by_window.values()):.2f}" if by_window else "–"
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int) -> str:
     """With its sign, as it is typeset."""
-    return f"{value:+.2f}".replace("-", "−")
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+Ranks = dict[tuple[str, int], list[list[int]]]
+"""Ranks of each document for its queries, by task and length."""
+
+
+def retrieval_table() -> str:
+    """Retrieval by a real encoder, from the ranks that examples/long_retrieval.py wrote."""
+    ways: dict[str, Ranks] = {}
+    for line in (DOCS / "real_encoder.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        ways.setdefault(row["way"], {})[row["task"], row["length"]] = row["ranks"]
+    tasks, lengths = (list(dict.fromkeys(keys)) for keys in zip(*ways[TRUNCATED], strict=True))
+    far = max(lengths)
+    head = ["vectors of a document", *tasks, f"nDCG@10 at {far:,}", f"against truncation at {far:,}"]
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for way, ranks in ways.items():
+        recalls = [" · ".join(f"{100 * recall(ranks[task, length]):.0f}" for length in lengths) for task in tasks]
+        gains = " · ".join(f"{fmean(map(ndcg_of, chain(*ranks[task, far]))):.2f}" for task in tasks)
+        scores = (recall_scores(one, far) for one in (ranks, ways[TRUNCATED]))
+        change = "" if way == TRUNCATED else change_of(*scores, 0.01, 0)
+        lines.append(f"| {' | '.join([way, *recalls, gains, change])} |")
+    return "\n".join(lines)
+
+
+def recall(ranks: list[list[int]]) -> float:
+    """Share of the queries whose document was found first."""
+    return fmean(rank == 1 for rank in chain(*ranks))
+
+
+def ndcg_of(rank: int) -> float:
+    """NDCG@10 of a query with one relevant document."""
+    return ndcg(["other"] * (rank - 1) + ["own"], {"own": 1.0})
+
+
+def recall_scores(ranks: Ranks, length: int) -> list[DocumentScore]:
+    """Recall@1 of every query at a length; those of one document are a cluster."""
+    return [
+        DocumentScore("retrieval", f"{task} {own} {query}", f"{task} {own}", length, None, "recall", float(rank == 1))
+        for (task, n), of_task in ranks.items() if n == length
+        for own, of_document in enumerate(of_task)
+        for query, rank in enumerate(of_document)
+    ]  # fmt: skip
 
 
 def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD, *, timed: bool = True) -> str:

@@ -17,24 +17,45 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from evidence_pictures import draw_demo, draw_real_model
-from evidence_tables import PAGES, demo_values, filled, real_losses
+from evidence_tables import PAGES, demo_values, filled, real_losses, real_scores
 
-from hf_posenc.insight.advise.evidence import FILE, MeasuredRow, MeasuredScore, measured_rows
+from hf_posenc.insight.advise.evidence import FILE, MeasuredRow, MeasuredScore, RealRow, measured_rows
 from hf_posenc.schemes.entry import UNPATCHED
 
 DOCS = Path(__file__).parent
 LEADERBOARD, BOARDS = DOCS / "leaderboard.csv", ("4x", "8x")
 DEMO, QUOTED = DOCS / "demo.json", ("model", "trained_length", "lengths", "samples", "keys", "versions", "command")
+REAL = "SmolLM2-135M"
 MODEL, LOSS, PASSKEYS = "starter:llama", "posenc_ppl", "posenc_passkey"
 
 
 def evidence() -> dict[str, Any]:
     """Content of measured.json: a row for every scheme, at the longest length of either ranked comparison."""
     rows = [row for board in BOARDS for row in rows_of(board_rows(board))]
-    return {"made_by": "python docs/make_evidence.py", "rows": [asdict(row) for row in rows]}
+    return {"made_by": "python docs/make_evidence.py", "real": real(), "rows": [asdict(row) for row in rows]}
+
+
+def real() -> dict[str, dict[str, Any]]:
+    """Every scheme of docs/real_model.jsonl at its longest length, beside the unpatched model."""
+    losses, numbers = real_scores("nll"), real_scores("acc")
+    near, far = (bound(length for _, length in losses) for bound in (min, max))
+    schemes = [scheme for scheme, length in losses if length == far and (scheme, far) in numbers]
+    loss = {scheme: fmean(losses[scheme, far].values()) for scheme in schemes}
+    found = {scheme: int(sum(numbers[scheme, far].values())) for scheme in schemes}
+    return {
+        scheme: asdict(
+            RealRow(
+                REAL, far / near, loss[scheme], loss[UNPATCHED], found[scheme], found[UNPATCHED],
+                len(numbers[scheme, far]),
+            )
+        )
+        for scheme in schemes
+        if scheme != UNPATCHED
+    }  # fmt: skip
 
 
 def board_rows(board: str) -> list[dict[str, str]]:

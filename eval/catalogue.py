@@ -41,7 +41,7 @@ def task_files() -> dict[str, dict[str, Any]]:
 
     Words.add_constructor("!function", lambda loader, node: node.value)
     files = sorted(TASKS.glob("*.yaml"))
-    return {file.stem: yaml.load(file.read_text(encoding="utf-8"), Words) for file in files}
+    return {file.stem: Words(file.read_text(encoding="utf-8")).get_single_data() for file in files}
 
 
 def own_tasks() -> list[str]:

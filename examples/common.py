@@ -20,7 +20,7 @@ from hf_posenc.eval.texts.measured_text import TRAINING, module_text
 from hf_posenc.texts import TextSource
 
 STARTERS = ("llama", "gpt2", "bert")
-FREE = ("output", "resume", "seeds", "save_every")  # what may change between a run and its continuation
+FREE = ("output", "out", "resume", "seeds", "save_every", "ways")  # what may change between a run and its continuation
 
 
 def run_command(run: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:

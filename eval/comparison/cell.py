@@ -64,7 +64,7 @@ class Measuring:
         identity: digests of model, tokenizer, text and tasks, and versions.
         text: that is measured on; None for the default text.
         store: of finished cells.
-        carried: digests of the source and of the terms of the schemes that the model carries.
+        own_digests: digests of the source and of the terms of the schemes that the model carries.
         chosen: label and reach in tokens to options that were chosen for them; see `hf_posenc.eval.comparison.tune`.
         known: digests of terms that were computed, by settings and reach: every task asks for the same ones.
     """
@@ -75,7 +75,7 @@ class Measuring:
     identity: dict[str, Any]
     text: MeasuredText | None
     store: Store
-    carried: dict[str, Any]
+    own_digests: dict[str, Any]
     chosen: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     known: dict[tuple[str, int], str] = field(default_factory=dict, repr=False)
 
@@ -148,7 +148,7 @@ class Measuring:
     def computes(self, entry: Entry, reach: int) -> dict[str, Any]:
         """Digests of the source of an entry's schemes and of their terms on the model, for the key of a cell."""
         if entry.scheme is None:
-            return self.carried
+            return self.own_digests
         classes, slot = [cls for cls, _ in plan(entry.scheme).parts], (canonical(entry.settings()), reach)
         if slot not in self.known:
             self.known[slot] = self.terms(entry, reach)

@@ -10,7 +10,7 @@ from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import NoEffect, NotExpressible
 from hf_posenc.patches.llama import PatchedLlamaAttention
-from hf_posenc.patching import proof
+from hf_posenc.patching import layer_run
 
 from . import wrong_patches, wrong_schemes
 from .wrong_patches import Modified, NoPatch
@@ -111,7 +111,7 @@ def test_a_score_factor_of_the_patched_class_alone_is_no_effect(monkeypatch: pyt
     """The proof multiplies scores before and after the patch, so it must not use a name that only one of them has."""
     factor = property(lambda self: vars(self)["scaling"], lambda self, value: vars(self).update(scaling=value))
     monkeypatch.setattr(PatchedLlamaAttention, "late_factor", factor, raising=False)
-    monkeypatch.setattr(proof, "SCORE_FACTORS", ("late_factor",))
+    monkeypatch.setattr(layer_run, "SCORE_FACTORS", ("late_factor",))
     model = tiny_model("llama")
     with pytest.raises(NoEffect, match="nothing moved"):
         Case(model, wrong_schemes.ZeroBias, factor=4).apply(model)

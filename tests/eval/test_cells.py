@@ -42,7 +42,7 @@ def of(given: dict[str, Any] = {}, model: Any = None, **others: Any) -> AsGiven:
     settings = CompareSettings.of({"lengths": [64], **OPTIONS, **given})
     chosen = {"model_args": {"dtype": "float32"}, "identity": {"model": "a", "text": "b"}, **others}
     lm: Any = SimpleNamespace(model=model, report={})
-    return AsGiven(lm, settings, text=None, store=Store(Path(":memory:")), carried={}, **chosen)
+    return AsGiven(lm, settings, text=None, store=Store(Path(":memory:")), own_digests={}, **chosen)
 
 
 def key(

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hf_posenc import advise
-from hf_posenc.insight.advise.evidence import FILE, measured_at, measured_for
+from hf_posenc.insight.advise.candidates import reason_of
+from hf_posenc.insight.advise.evidence import FILE, ZERO_SHOT, measured_at, measured_for, real_rows
 from hf_posenc.schemes.entry import UNPATCHED
 
 ROOT = Path(__file__).parents[2]
@@ -97,3 +98,30 @@ def test_more_schemes_and_lengths_of_a_real_model_fit(tmp_path: Path, monkeypatc
     ]
     evidence_pictures.draw_real_model(losses, tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_real_model_is_cited_first() -> None:
+    """Of a scheme that was measured on both models; nothing is said of one that was not."""
+    (yarn,) = (shown for shown in ZERO_SHOT if shown.scheme == "yarn" and shown.kind == "rotation")
+    real, bundled = real_rows()["yarn"], measured_for(4)["yarn"]
+    reason = reason_of(yarn, real, bundled, by_rule=False)
+    assert reason.index(str(real)) < reason.index(str(bundled)) < reason.index("published")
+    assert real.loss < real.unpatched_loss
+    assert real.found > real.unpatched_found
+    assert real.model not in reason_of(yarn, None, bundled, by_rule=False)
+
+
+def test_the_table_of_retrieval_is_that_of_the_ranks() -> None:
+    """Recall counted here, against docs/choose.md."""
+    rows = [
+        json.loads(line) for line in (ROOT / "docs" / "real_encoder.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- real encoder: begin -->")[2].partition("<!-- real encoder: end -->")[0]
+    assert rows
+    for row in rows:
+        (line,) = [line for line in table.splitlines() if line.startswith(f"| {row['way']} |")]
+        cell = line.split("|")[2 + ["passkey", "needle", "novels"].index(row["task"])]
+        share = cell.split("·")[[512, 1024, 2048].index(row["length"])]
+        ranks = [rank for of_document in row["ranks"] for rank in of_document]
+        assert int(share) == round(100 * ranks.count(1) / len(ranks))

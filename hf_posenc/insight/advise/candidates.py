@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import NoEffect, PosEncError
 from hf_posenc.forward.current_forward import schemes_of_base
-from hf_posenc.insight.advise.evidence import MeasuredRow, Shown, measured_for
+from hf_posenc.insight.advise.evidence import MeasuredRow, RealRow, Shown, measured_for, real_rows
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.target_model import TargetModel
@@ -54,13 +54,15 @@ class CandidateSetting:
         scheme = self._built(shown.scheme, lengths | options)
         geometry = scheme.geometry
         asked = geometry.target_length / geometry.trained_length
-        evidence = measured_for(asked).get(shown.scheme) if self._is_like_measured() else None
+        similar = self._is_like_measured()
+        evidence = measured_for(asked).get(shown.scheme) if similar else None
+        real = real_rows().get(shown.scheme) if similar else None
         return Recommendation(
             scheme=shown.scheme,
             use=self.use,
             options=written_out(scheme) | options,
             lengths=lengths,
-            reason=reason_of(shown, evidence, by_rule),
+            reason=reason_of(shown, real, evidence, by_rule),
             shown_factor=shown.factor,
             source=shown.source,
             beyond=is_beyond(asked, shown, evidence),
@@ -155,15 +157,18 @@ def is_beyond(factor: float, shown: Shown, evidence: MeasuredRow | None) -> bool
     return factor > max(known) if known else evidence is not None
 
 
-def reason_of(shown: Shown, evidence: MeasuredRow | None, by_rule: bool) -> str:
+def reason_of(shown: Shown, real: RealRow | None, evidence: MeasuredRow | None, by_rule: bool) -> str:
     """What a scheme does, what was measured of it, and what is published.
 
     Args:
         shown: the scheme with its claim.
-        evidence: what was measured.
+        real: what was measured on a real model.
+        evidence: what was measured on a bundled one.
         by_rule: whether the printed options are others than those it was measured with.
     """
     parts = [scheme_record(shown.scheme.split("+")[-1]).title.rstrip(".")]
+    if real is not None:
+        parts.append(f"{real}")
     if evidence is not None:
         parts.append(f"{evidence}" + (", with default options instead of these" if by_rule else ""))
     if shown.claim:

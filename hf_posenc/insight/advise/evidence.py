@@ -2,6 +2,7 @@
 
 ``python docs/make_evidence.py`` makes ``measured.json`` from ranked comparisons on a bundled model at 4 and 8 times its
 trained length. `hf_posenc.advise`, docs/choose.md and the README read it, so that all three recommend the same.
+What was measured on a real model is in the file, too: it is cited first, and has too few schemes to order all.
 
 Measured schemes are ordered by the best place they can have in passkey retrieval, given which differences are sure,
 then by that in loss, then by the mean loss to two digits, then by the time of a prefill: a loss alone does not show
@@ -83,6 +84,41 @@ class MeasuredRow:
             f"measured at {self.factor:g} × on {self.model}: loss {self.loss.value:.2f}, "
             f"{100 * self.passkeys.value:.0f} % of passkeys"
         )
+
+
+@dataclass(frozen=True)
+class RealRow:
+    """A scheme on a real model, without training, beside the model without it.
+
+    Attributes:
+        model: its name.
+        factor: length over trained length, and the factor of the patch.
+        loss, unpatched_loss: cross-entropy loss of the same last tokens, nats/token.
+        found, unpatched_found: numbers found that were hidden in texts of this length.
+        hidden: how many there were.
+    """
+
+    model: str
+    factor: float
+    loss: float
+    unpatched_loss: float
+    found: int
+    unpatched_found: int
+    hidden: int
+
+    def __str__(self) -> str:
+        return (
+            f"measured at {self.factor:g} × on {self.model}: "
+            f"loss {self.loss:.2f} (unpatched {self.unpatched_loss:.2f}), "
+            f"{self.found} of {self.hidden} hidden numbers found (unpatched {self.unpatched_found})"
+        )
+
+
+@lru_cache(maxsize=1)
+def real_rows() -> dict[str, RealRow]:
+    """What was measured on a real model, by scheme."""
+    rows = json.loads(FILE.read_text(encoding="utf-8"))["real"]
+    return {scheme: RealRow(**row) for scheme, row in rows.items()}
 
 
 @lru_cache(maxsize=1)
