@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.errors import BadComparison, WrongKind, shown
+from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
 from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled
 from hf_posenc.schemes.entry import json_or_text
 
@@ -59,7 +59,7 @@ class Measurement(Sampled):
     """
 
     model_config = ConfigDict(extra="forbid")
-    errors: ClassVar = {"tasks": BadComparison, "include_path": WrongKind}
+    errors: ClassVar[Mapping[str, type[PosEncError]]] = {"tasks": BadComparison, "include_path": WrongKind}
 
     tasks: tuple[str, ...] = ()
     lengths: Lengths = ()
