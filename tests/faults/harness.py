@@ -24,6 +24,7 @@ from hf_posenc.cli.app import app  # noqa: F401  what a fresh command would impo
 from hf_posenc.eval.comparison import measure
 from hf_posenc.eval.comparison import run as comparing
 from hf_posenc.eval.evaluation import language_model  # noqa: F401
+from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.texts import passkey  # noqa: F401
 from hf_posenc.training import finetune  # noqa: F401
 
@@ -86,7 +87,7 @@ def noted(log):
     """Note every cell that begins and every cell that is kept."""
 
     def setup():
-        evaluate, put = measure.evaluate, measure.Store.put
+        evaluate, put = measure.evaluate, Store.put
 
         def note(*words):
             with open(log, "a") as file:
@@ -100,7 +101,7 @@ def noted(log):
             put(store, record)
             note("kept", record.scheme, record.length)
 
-        measure.evaluate, measure.Store.put = begun, kept
+        measure.evaluate, Store.put = begun, kept
 
     return setup
 
