@@ -33,15 +33,3 @@ def test_options_reach_the_tasks(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert len(samples) == 2
     assert samples[0]["arguments"][0][1]["max_gen_toks"] == 2
     assert "The grass is green." in samples[0]["arguments"][0][0]
-
-
-@pytest.mark.slow
-def test_results_replace_nothing_but_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    config, results = tmp_path / "config.json", tmp_path / "results.json"
-    config.write_text('{"model_type": "llama"}')
-    words = [*START, "-t", "posenc_ppl", "--samples", "1", "--out"]
-    code, _, err = run([*words, str(config)], capsys)
-    assert (code, config.read_text()) == (2, '{"model_type": "llama"}')
-    assert "holds something else" in err
-    for _ in range(2):  # control: earlier results are replaced
-        assert run([*words, str(results)], capsys)[0] == 0

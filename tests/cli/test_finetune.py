@@ -12,7 +12,6 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 import hf_posenc.training
 from hf_posenc import patch_model
-from hf_posenc.checkpoints import load
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import main, settings
 from hf_posenc.cli.commands.finetune import check_effect
@@ -64,16 +63,6 @@ def test_an_interrupted_run_names_every_flag_of_its_command(tmp_path: Path, monk
     assert command.rstrip().endswith("--resume")
 
 
-@pytest.mark.parametrize(("times", "aside"), [(1600, True), (50, False)])
-def test_the_end_of_ones_own_text_is_held_out(tmp_path: Path, capsys, times: int, aside: bool) -> None:
-    """A short text is trained on whole; what is measured instead is said."""
-    (tmp_path / "own.txt").write_text("the cat sat on the mat. " * times)
-    run([*TUNE, "--text", str(tmp_path / "own.txt"), "--out", str(tmp_path / "run"), "--set", "eval_windows=4"])
-    shown = capsys.readouterr()
-    assert ("held out: the last" in shown.err) == aside
-    assert ("The losses are of sources of Python's standard library" in " ".join(shown.out.split())) != aside
-
-
 def test_the_learning_rate_is_looked_for_instead_of_the_run(tmp_path: Path, monkeypatch, capsys) -> None:
     defaults = hf_posenc.training.find_learning_rate.__kwdefaults__
     monkeypatch.setattr(
@@ -99,32 +88,6 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
     check_effect(longer, "learned_hier")
     with pytest.raises(BadArgument, match="already"):
         check_effect(patch_model(tiny_model("bert"), "learned"), "learned")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--method", "full", "--set", "rank=8"], "rank=8 was asked for"),
-        (["--recipe", "drope", "--set", "rank=8"], "rank=8 was asked for"),
-        (["--method", "lroa"], "'lroa'"),
-        (["--set", "schedule=cosin"], "'cosine'"),
-        (["--set", "rank"], "NAME=VALUE"),
-        (["--set", "rnk=3"], "'rank'"),
-        (["--set", "streaming=maybe"], "streaming"),
-        (["--steps", "3", "--set", "epochs=1"], "epochs"),
-    ],
-    ids=" ".join,
-)
-def test_settings_are_refused_before_a_model_is_loaded(
-    tmp_path: Path, monkeypatch, capsys, words: list[str], said: str
-) -> None:
-    monkeypatch.setattr(load, "from_pretrained", lambda **_: pytest.fail("a model is loaded"))
-    out = tmp_path / "run"
-    with pytest.raises(SystemExit) as ended:
-        main(["finetune", "-m", "starter:llama", "-f", "2", "--out", str(out), *words])
-    assert ended.value.code in (1, 2)
-    assert said in capsys.readouterr().err
-    assert not out.exists()
 
 
 def test_settings_are_of_the_type_that_they_are_in_python(monkeypatch) -> None:

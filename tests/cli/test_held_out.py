@@ -20,7 +20,7 @@ from hf_posenc.cli import main
 from hf_posenc.errors import BadComparison, CheckpointMismatch
 from hf_posenc.eval.settings import EvaluateSettings
 from hf_posenc.eval.texts.held_out import with_held_out
-from hf_posenc.training import Training, finetune, held_out
+from hf_posenc.training import Training, finetune
 
 TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "3", "--set", "rank=2"]
 TUNE += ["--set", "length=64", "--set", "eval_lengths=64,320", "--set", "eval_windows=4"]
@@ -80,13 +80,6 @@ def test_compare_measures_the_base_on_what_the_run_held_out(folder: Path, capsys
     of = lambda label: {length: value for (scheme, length), value in values.items() if scheme.startswith(label)}  # noqa: E731
     assert of("run · yarn (as saved)") == curve(folder, -1)
     assert of("starter:llama · yarn") == curve(folder, 0)
-
-
-def test_the_printed_command_names_the_run_alone(folder: Path, tmp_path: Path, capsys) -> None:
-    with pytest.raises(SystemExit):
-        main([*TUNE, "--text", str(folder / "novel.txt"), "--held-out", str(folder / "novel.txt"), "--out",
-              str(tmp_path / "run")])  # fmt: skip
-    assert f"hf-posenc eval --model {tmp_path / 'run'}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("now", [None, novel(1), novel(0)[:-9]], ids=["gone", "another", "shorter"])
@@ -164,23 +157,3 @@ def test_a_merged_run_is_measured_on_what_the_run_held_out(folder: Path, tmp_pat
     merge(folder / "run", folder / "merged")
     own, merged = (with_held_out(EvaluateSettings(), [folder / name]).text for name in ("run", "merged"))
     assert own.tokens.tolist() == merged.tokens.tolist()
-
-
-@pytest.mark.parametrize(("characters", "passes"), [(held_out.CHARACTERS, 1), (1, 2)], ids=["enough", "too few"])
-def test_the_end_of_a_text_is_tokenised_alone_where_that_gives_its_tokens(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, characters: int, passes: int
-) -> None:
-    given: list[int] = []
-
-    def tokenise(tokenizer: Any, documents: Any) -> Any:
-        kept = list(documents)
-        given.append(sum(len(one.content) for one in kept))
-        return whole(tokenizer, kept)
-
-    whole, record = held_out.tokenise, held_out.HeldOut.of_run(folder / "run")
-    monkeypatch.setattr(held_out, "tokenise", tokenise)
-    monkeypatch.setattr(held_out, "CHARACTERS", characters)
-    tokens = with_held_out(EvaluateSettings(), [folder / "run"]).text.tokens
-    assert len(given) == passes
-    assert held_out.digest_of(tokens) == record.digest
-    assert given[-1] == (len(novel(0)) if passes == 2 else characters * record.tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 
 import pytest
@@ -11,7 +10,6 @@ import typer
 from hf_posenc import cite
 from hf_posenc.cli.app import COMMANDS, app
 from hf_posenc.cli.commands.info import variables
-from hf_posenc.cli.output import ProgressLines
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import list_schemes
 
@@ -61,31 +59,6 @@ def test_help_is_plain(call: Call, name: str) -> None:
         assert line[:2] == ["hf-posenc", name]
         assert {word for word in line if word.startswith("-")} <= known
     assert not re.search(r"<\w|list\[|x>=| INTEGER| FLOAT", head), head
-
-
-def test_an_option_has_one_spelling_in_all_commands() -> None:
-    """Long names that stand for one parameter; switches have one for on and one for off."""
-    for name, command in CLICK.commands.items():  # type: ignore[attr-defined]
-        for one in command.params:
-            long = [word for word in one.opts if word.startswith("--")]
-            assert len(long) <= 1, (name, long)
-
-
-def test_the_time_left_waits_until_it_is_known_and_parts_end_with_their_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, stream = [0.0], io.StringIO()
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    lines = ProgressLines(stream)
-    for at, done, doing in (
-        (100, None, "read: 1"), (101, None, "read: 2"), (200, 0.0, "loading"), (300, 0.0, "a"), (310, 0.01, "a"),
-        (400, 0.1, "a"), (401, 0.11, "b"), (402, 0.02, "generating"), (500, 1.0, "generating"),
-    ):  # fmt: skip
-        now[0] = float(at)
-        lines(done, doing)
-    lines.close()
-    assert stream.getvalue().splitlines() == [
-        "read: 1", "read: 2", "loading: 0 %", "a: 0 %", "a: 10 %, 0:15:00 left", "b: 11 %, 0:13:37 left",
-        "generating: 100 %",
-    ]  # fmt: skip
 
 
 def test_bibtex_of_a_scheme_and_of_a_composition(call: Call) -> None:

@@ -12,7 +12,6 @@ import torch
 import yaml
 
 import hf_posenc
-from hf_posenc.cli import main
 from hf_posenc.errors import LengthContradiction, TrainingImpossible, WrongKind
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
@@ -206,10 +205,3 @@ def test_wrong_names_and_lengths_are_refused(tmp_path) -> None:
     with pytest.raises(LengthContradiction):
         emit_run("trl", model, tokenizer, TEXTS, Training(length=LENGTH, steps=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_an_option_without_effect_ends_with_2(tmp_path) -> None:
-    command = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--emit", "trl", "--resume"]
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--out", str(tmp_path / "run")])
-    assert ended.value.code == 2
