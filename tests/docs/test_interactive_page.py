@@ -100,41 +100,37 @@ def test_frequencies(answers: Any, name: str, setting: str) -> None:
     assert gap([answer["score"]], scale * (distance[:, None] * found).cos().mean(1)[None]) <= TOLERANCE
 
 
-@pytest.mark.parametrize("setting", ["small"])
 @pytest.mark.parametrize("name", pages.FORMULAS)
-def test_scores_are_those_of_patched_layers(answers: Any, name: str, setting: str) -> None:
+def test_scores_are_those_of_patched_layers(answers: Any, name: str) -> None:
     """Layers compute in float32, hence the wider tolerance; the mask is the same."""
-    built, lengths = shapes(setting)
+    built, lengths = shapes("small")
     wanted = numbers(name, "score_curve", shapes=built, **lengths)[0].numbers["score"]
-    assert gap([answers[name, setting]["score"]], wanted[None]) <= 2e-5
+    assert gap([answers[name, "small"]["score"]], wanted[None]) <= 2e-5
 
 
-@pytest.mark.parametrize("setting", ["small"])
 @pytest.mark.parametrize("name", REMAPS)
-def test_distances(answers: Any, name: str, setting: str) -> None:
-    built, lengths = shapes(setting)
+def test_distances(answers: Any, name: str) -> None:
+    built, lengths = shapes("small")
     wanted = numbers(name, "distance_curve", shapes=built, **lengths)[0].numbers["used"]
-    answer = answers[name, setting]
+    answer = answers[name, "small"]
     used = [d if s is not None else None for d, s in zip(answer["distance"], answer["score"], strict=True)]
     assert gap([used], wanted[None]) <= TOLERANCE
 
 
-@pytest.mark.parametrize("setting", ["small"])
 @pytest.mark.parametrize("name", MASKS)
-def test_masks(answers: Any, name: str, setting: str) -> None:
-    built, lengths = shapes(setting)
+def test_masks(answers: Any, name: str) -> None:
+    built, lengths = shapes("small")
     region = numbers(name, "visible", shapes=built, **lengths)[0].numbers["region"]
     rows = [n for n in range(len(region)) if n % 7 == 0 or n == len(region) - 1]
-    assert answers[name, setting]["sees"] == (~region.isnan())[rows].tolist()
+    assert answers[name, "small"]["sees"] == (~region.isnan())[rows].tolist()
 
 
-@pytest.mark.parametrize("setting", ["small"])
 @pytest.mark.parametrize("name", CODES)
-def test_codes(answers: Any, name: str, setting: str) -> None:
-    built, lengths = shapes(setting)
+def test_codes(answers: Any, name: str) -> None:
+    built, lengths = shapes("small")
     with built.target(name, **lengths) as target:
         wanted = codes.codes(target, target.geometry.target_length)
-    assert gap(answers[name, setting]["code"], wanted) <= TOLERANCE
+    assert gap(answers[name, "small"]["code"], wanted) <= TOLERANCE
 
 
 def test_a_wrong_formula_is_noticed() -> None:

@@ -23,7 +23,6 @@ sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
 import make_pictures  # noqa: E402
 import scheme_pages  # noqa: E402
-from docstrings import page  # noqa: E402
 
 BUILT = ("commands.md", "seams.md", "families.md")
 PAGES = sorted(  # without translations, whose code is that of their originals: test_chinese.py
@@ -102,24 +101,6 @@ def test_a_wrong_option_is_noticed() -> None:
         COMMANDS["probe"].make_context("probe", ["--model", "starter:llama", "--no-such-option"])
 
 
-def test_every_scheme_has_a_page_with_its_options(tmp_path: Path) -> None:
-    (tmp_path / "schemes").mkdir()
-    (tmp_path / "schemes" / "gone.md").write_text("of a scheme that is no more")
-    scheme_pages.write_pages(tmp_path / "schemes")
-    assert {file.stem for file in (tmp_path / "schemes").glob("*.md")} == {
-        "index",
-        "gallery",
-        *(r.name for r in RECORDS),
-    }
-    for record in RECORDS:
-        text = (tmp_path / "schemes" / f"{record.name}.md").read_text(encoding="utf-8")
-        for option, (_, default) in record.options.items():
-            assert f"| `{option}` |" in text
-            assert default.replace("|", "\\|") in text
-        assert all(f"`{alias}`" in text for alias in record.aliases)
-        assert f'patch_model(model, "{record.name}"' in text
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(r.name, marks=[] if r.name in FAST else pytest.mark.full) for r in RECORDS]
 )
@@ -129,14 +110,6 @@ def test_a_scheme_s_example_runs(name: str) -> None:
     made: dict[str, Any] = {}
     exec(re.findall(r"^```python\n(.*?)^```", block, re.MULTILINE | re.DOTALL)[0], made)
     assert describe(made["model"]).scheme == name
-
-
-def test_formulas_keep_their_columns_and_are_not_markup() -> None:
-    text = "A *b* of [c], see arXiv:2309.00071 and `d_e`:\n\n    x_i  =  y*z\n        | w\n\nEnd_of it."
-    assert page(text) == (
-        "A \\*b\\* of \\[c\\], see [arXiv:2309.00071](https://arxiv.org/abs/2309.00071) and `d_e`:\n\n"
-        "```text\nx_i  =  y*z\n    | w\n```\n\nEnd\\_of it.\n"
-    )
 
 
 def test_files_that_pages_name_exist() -> None:

@@ -223,12 +223,6 @@ def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_
     assert files_of(tmp_path) == FILES
 
 
-def test_tasks_that_score_a_text_once_are_one_cell(run, measured) -> None:
-    found = run("pi", tasks=["posenc_token_nll", "posenc_ppl"])
-    assert [lengths for _, _, lengths in measured] == [tuple(LENGTHS), (TRAINED,), (2 * TRAINED,)]
-    assert {row.length for row in found.rows if row.task == "posenc_token_nll"} == set(LENGTHS)
-
-
 def test_scheme_entries_as_text() -> None:
     entries = entries_of(["yarn, self_extend:group=8,window=128", "unpatched,longrope:short=[1,1],magnitude=2;pi"][:1])
     assert entries == [

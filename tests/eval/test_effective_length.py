@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.eval.report.tables import effective_table
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import effective_lengths, loss_bounds
 from hf_posenc.eval.results.rows import DocumentScore, Row
@@ -68,13 +67,3 @@ def test_losses_are_compared_document_by_document() -> None:
     row, reference = (next(r for r in comparison.rows if r.length == n) for n in (512, 128))
     half = 2.364624 * stdev(gains) / 8**0.5  # t of 7 degrees of freedom, from tables
     assert loss_bounds(comparison, row, reference)[1:] == pytest.approx((3.02 - half, 3.02 + half), abs=1e-6)
-
-
-def test_the_table_names_what_it_holds() -> None:
-    comparison = made("acc", {"yarn": (0.99, 0.9, 0.84, 0.3)}, stderr=0.03)
-    table = effective_table(comparison)
-    assert table is not None
-    assert (table.head, table.lines) == (["scheme", "task"], [["yarn", "128 (64 … 256)"]])
-    assert "85.6 %" in table.note
-    single = Comparison(comparison.about, comparison.records[:1])
-    assert effective_table(single) is None

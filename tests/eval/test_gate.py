@@ -8,14 +8,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from hf_posenc.eval import compare
-from hf_posenc.eval.report.exports import comparison_text, csv_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.results.effective_length import gate_of, gates, shown_metrics
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record
 
 from .conftest import TRAINED
-from .test_page import comparison
 
 
 def record(share: float, stderr: float | None, n: int = 8, metric: str = "acc") -> Record:
@@ -54,20 +52,6 @@ def test_what_cannot_be_measured_closes_no_gate() -> None:
     gate = gate_of(refused, TRAINED, "m")
     assert gate.open
     assert gate.reason == "Too short. Ask for more."
-
-
-@pytest.mark.parametrize("able", [False, True])
-def test_a_closed_gate_is_one_line_and_keeps_the_numbers(able: bool) -> None:
-    made = comparison()
-    gate = asdict(gate_of(record(0.9 if able else 0.0, 0.01), TRAINED, "m")) | {"task": "posenc_passkey"}
-    made.about["gates"] = [gate]
-    assert shown_metrics(made, "posenc_passkey") == (["acc", "nll"] if able else ["nll"])
-    text, page = comparison_text(made), page_html(made)
-    assert ("accuracy (%)" in text) == able
-    assert text.count("not surely above 5 %") == page.count("not surely above 5 %") == (0 if able else 1)
-    assert ("accuracy by length and depth" in page) == able
-    assert ("does not reach at its trained length</summary>" in page) != able
-    assert csv_text(made).count(",acc,") == 2 * 2 * 4
 
 
 @pytest.mark.slow

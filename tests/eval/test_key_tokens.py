@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-import gc
 import math
-import weakref
 
 import pytest
 import torch
 
 from hf_posenc import patch_model
-from hf_posenc.eval import compare, evaluate
+from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
-from hf_posenc.eval.lm import causal_lm
 
 from .conftest import TRAINED, byte_level
 
@@ -93,30 +90,6 @@ def test_another_model_chooses(llama, tokenizer, tmp_path) -> None:
     assert keys(evaluator=str(tmp_path / "other")) != keys()
     with pytest.raises(NotMeasurable, match="another vocabulary"):
         keys(evaluator=str(tmp_path / "larger"))
-
-
-@pytest.mark.slow
-def test_another_model_goes_with_the_run_that_it_chose_for(llama, tokenizer, tmp_path, monkeypatch) -> None:
-    """It is loaded once for all schemes, and its memory is free when they are measured."""
-    llama.save_pretrained(tmp_path / "evaluator")
-    tokenizer.save_pretrained(tmp_path / "evaluator")
-    made, evaluator = [], str(tmp_path / "evaluator")
-    load = causal_lm.from_pretrained
-    monkeypatch.setattr(causal_lm, "from_pretrained", lambda *args, **kwargs: kept(made, load(*args, **kwargs)))
-    small = {name: value for name, value in SMALL.items() if name != "log_samples"}
-    compare(
-        llama, ["unpatched", "yarn"], tokenizer=tokenizer, options=OPTIONS | {"evaluator": evaluator},
-        out=tmp_path / "out", **small,
-    )  # fmt: skip
-    assert len(made) == 1
-    gc.collect()
-    assert made[0]() is None
-
-
-def kept(made: list, loaded):
-    """What was loaded, with a weak reference to its model in ``made``."""
-    made.append(weakref.ref(loaded[0]))
-    return loaded
 
 
 def test_what_cannot_be_chosen_is_refused(llama, bert, tokenizer, framed_tokenizer) -> None:

@@ -20,7 +20,6 @@ from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.texts.measured_text import module_text
 from hf_posenc.insight.probe import probe
 
 from .conftest import TRAINED
@@ -73,26 +72,6 @@ def test_trained_copies_of_tied_weights_are_left_alone(tokenizer) -> None:
     assert min(scores(PosEncLM(tuned, tokenizer=tokenizer))) < 0
     assert torch.equal(tuned(input_ids=ids).logits, before)
     assert "tie_weights" not in vars(tuned)
-
-
-def test_masked_models_by_name(bert, framed_tokenizer, tmp_path) -> None:
-    bert.save_pretrained(tmp_path / "bert")
-    framed_tokenizer.save_pretrained(tmp_path / "bert")
-    text = tmp_path / "text.txt"
-    text.write_text(module_text("bisect") * 2, encoding="utf-8")
-    options = {
-        "lengths": [4 * TRAINED],
-        "samples": 2,
-        "scored": 16,
-        "tasks": ["posenc_mlm"],
-        "text": text,
-        "device": "cpu",
-    }
-    evaluation = evaluate(str(tmp_path / "bert"), scheme="alibi", target_length=4 * TRAINED, **options)
-    assert {r.scheme for r in evaluation.rows} == {"alibi"}
-    with pytest.raises(Exception, match=r"index|size|length|position"):  # its own table ends at half of that
-        evaluate(bert, framed_tokenizer, **options)
-    assert torch.isfinite(torch.tensor([r.value for r in evaluation.rows])).all()
 
 
 @pytest.mark.parametrize("measure", ["evaluate", "compare", "probe"])

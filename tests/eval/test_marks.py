@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from hf_posenc.eval.report.exports import comparison_text
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.remarks import remarks
-from hf_posenc.eval.report.tables import difference_table, value_table
+from hf_posenc.eval.report.tables import value_table
 from hf_posenc.eval.report.verdict import verdict
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.paired import Difference
 from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.eval.results.store import Record
 
 pytest.importorskip("matplotlib")
-
-DIFFERENCE = Difference("pi", "yarn", "t", "nll", 256, 0.3764, 0.064, 0.2412, 0.5116, 16, 16, 1e-4, 2e-4, "worse")
 
 
 def compared(losses: dict[str, list[float]], against: str | None = "yarn", metric: str = "nll") -> Comparison:
@@ -53,29 +47,6 @@ def test_each_number_has_its_mark_and_the_reference_none() -> None:
     }  # fmt: skip
     plain = value_table(compared(LOSSES, against=None), "posenc_ppl", "nll").lines
     assert all(cell.endswith("0.100") for _, cell in plain)
-
-
-def test_differences_have_a_table_of_their_own() -> None:
-    comparison = compared(LOSSES)
-    table = difference_table(comparison, "posenc_ppl", "nll")
-    assert table is not None
-    assert table.head == ["scheme", "256 (1×)"]
-    assert [label for label, _ in table.lines] == ["lower", "higher", "either"]
-    assert table.caption.startswith("cross-entropy loss minus that of yarn (nats/token)")
-    text = comparison_text(comparison)
-    for _, cell in table.lines:
-        assert f"| {cell} |" in text
-        assert cell in page_html(comparison)
-    assert "\n+ " not in text  # which Markdown would take for a list
-
-
-def test_a_task_without_comparison_says_so() -> None:
-    comparison = compared(LOSSES)
-    assert remarks(comparison) == []
-    bare = Comparison(comparison.about, [replace(record, documents=[]) for record in comparison.records])
-    assert remarks(bare) == [
-        "posenc_ppl: nothing is compared with yarn, which has no number there that is a mean over documents."
-    ]
 
 
 def test_the_verdict_names_what_is_sure_at_the_longest_length() -> None:

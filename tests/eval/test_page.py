@@ -104,16 +104,6 @@ def test_every_number_is_in_every_file() -> None:
     assert {line["scheme"] for line in lines} == {"unpatched", "yarn"}
 
 
-def test_a_page_of_refusals_only() -> None:
-    made = comparison()
-    records = [
-        Record(r.key, r.scheme, r.task, r.length, "refused", "It is not defined.", [], 0.0, {}) for r in made.records
-    ]
-    page = page_html(Comparison(made.about, records))
-    assert "No cell gave a number" in page
-    assert page.count("Refused. It is not defined.") == 1, "once for all"
-
-
 TWO = ("a · unpatched", "a · yarn", "b · unpatched", "b · yarn", "b · pi")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hf_posenc.errors import BadComparison, UnknownOption, UnreadableDocuments
-from hf_posenc.eval import compare, evaluate
+from hf_posenc.eval import compare
 from hf_posenc.eval.comparison import measure
 
 from .conftest import TRAINED
@@ -50,20 +50,6 @@ def measured(monkeypatch) -> list[str]:
     names, original = [], measure.measure_cell
     monkeypatch.setattr(measure, "measure_cell", lambda *given: (names.append(given[1].name), original(*given))[1])
     return names
-
-
-def test_tasks_on_local_files_are_compared(run, llama, tokenizer, tmp_path: Path) -> None:
-    file = questions(tmp_path / "data")
-    found = run(options={"data": [str(file)], "question_tokens": 200})
-    assert {record.state for record in found.records if record.scheme == "pi"} == {"done"}
-    alone = evaluate(
-        llama, tokenizer, scheme="pi", target_length=LENGTHS[1], tasks=TASKS[1:], lengths=LENGTHS[:1],
-        longest=LENGTHS[1], keys=2, depths=[0.0, 1.0], options={"data": str(file), "question_tokens": 200},
-    )  # fmt: skip
-    own = {(row.metric, row.depth): row.value for row in alone.rows}
-    rows = [row for row in found.rows if (row.scheme, row.task, row.length) == ("pi", TASKS[1], LENGTHS[0])]
-    assert {(row.metric, row.depth): row.value for row in rows} == pytest.approx(own)
-    assert found.about["options"] == {"data": [str(file)], "question_tokens": 200}
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import copy
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ import torch
 from hf_posenc import describe, is_patched, patch_model
 from hf_posenc.checkpoints.export import export_native
 from hf_posenc.errors import LengthContradiction, PosEncError
-from hf_posenc.eval import MODEL_TYPES, evaluate
+from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.evaluation import default_lengths
 from hf_posenc.eval.lm.load import language_model
@@ -118,12 +117,6 @@ def test_lengths_are_of_the_weights_and_not_of_their_form(scheme: str, llama, to
 def test_bad_metadata_is_refused(metadata: dict, message: str) -> None:
     with pytest.raises((TaskOptionOutOfRange, LengthContradiction), match=message):
         Sweep.of(metadata)
-
-
-def test_model_types_are_declared() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="in the standard library from Python 3.11")
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"]["lm_eval.models"] == MODEL_TYPES
 
 
 def test_importing_the_package_is_light() -> None:

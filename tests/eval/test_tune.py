@@ -69,14 +69,6 @@ def test_a_budget_draws_from_a_finer_grid() -> None:
 
 
 @pytest.mark.slow
-def test_a_budget_is_kept(llama, tokenizer, tmp_path) -> None:
-    """On modules of the standard library where no text is named."""
-    given = SMALL | {"lengths": [TRAINED]}
-    found = compare(llama, "rerope,pi", tokenizer=tokenizer, tune=True, budget=2, out=tmp_path, **given)
-    assert [len(one["tried"]) for one in found.about["tuned"]["options"]] == [2, 2]
-
-
-@pytest.mark.slow
 def test_the_best_of_the_grid_is_chosen(llama, tokenizer, texts, tmp_path) -> None:
     measured, development = texts
     given = {"tokenizer": tokenizer, **SMALL}

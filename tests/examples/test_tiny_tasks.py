@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 
 import pytest
 import torch
@@ -62,13 +60,6 @@ def test_sums_are_those_of_python() -> None:
 def value(lowest_first: list[int]) -> int:
     """A number written in tokens, read by Python."""
     return int("".join(str(token - ZERO) for token in reversed(lowest_first)), base=2)
-
-
-def test_sorted_lists_have_the_same_digits_in_order() -> None:
-    for row in rows_of(made("sorting")):
-        question, answer = listed(row)
-        assert Counter(question) == Counter(answer)
-        assert all(one <= next_one for one, next_one in pairwise(answer))
 
 
 def test_flip_flops_read_what_was_written_last() -> None:

@@ -299,27 +299,6 @@ def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
 # -- ranking and warnings ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_schemes_with_evidence_for_the_factor_come_first() -> None:
-    at_4, at_8 = (schemes(advise(llama_7b(), 4096 * factor)) for factor in (4, 8))
-    for first in (at_4[:2], at_8[:2]):  # alike in loss; which one is faster depends on the machine
-        assert set(first) == {"leaky_rerope", "rerope"}
-    assert at_4.index("yarn") < at_4.index("dca")  # which is as good at four times, and better at eight
-    assert at_8.index("yarn") > at_8.index("dca")
-    at_16 = advise(llama_7b(), 16 * 4096).zero_shot
-    assert all(one.beyond for one in at_16 if one.kept == 16 * 4096 and one.evidence)
-    evicting = [(one.scheme, one.cache < at_16[0].cache) for one in at_16 if one.kept < 16 * 4096]
-    assert evicting == [("sinks", True), ("lm_infinite", True)]
-
-
-@pytest.mark.slow
-def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: None)
-    for ram, warned in ((2**30, True), (2**50, False), (None, False)):
-        monkeypatch.setattr("hf_posenc.insight.advise.memory.reported_memory", lambda ram=ram: ram)
-        assert ("76.6 GiB" in " ".join(advise(llama_7b(), "128k").warnings)) == warned
-
-
 def test_claims_have_a_scheme_and_a_source() -> None:
     for shown in (*ZERO_SHOT, *WITHIN, *WITH_TRAINING):
         records = [scheme_record(name) for name in shown.scheme.split("+")]
@@ -328,11 +307,6 @@ def test_claims_have_a_scheme_and_a_source() -> None:
         assert not any(record.unmet_needs(default_geometry(base)) for record in records)
         kept = shown.kind == "bias" and shown.scheme == "alibi"  # records say it of models with RoPE
         assert shown in WITH_TRAINING or kept or all(record.zero_shot for record in records)
-
-
-@pytest.mark.parametrize(("written", "count"), [("128K", 131072), ("1m", 1048576), ("1.5k", 1536), ("4,096", 4096)])
-def test_lengths_with_units(written: str, count: int) -> None:
-    assert tokens(written) == count
 
 
 @pytest.mark.parametrize("written", ["", "12q", "-4k", "0.3", "1e3", "99999m", True, 1.5, "４k"])

@@ -89,18 +89,6 @@ def test_llama_factory_gets_the_scheme_in_a_plain_checkpoint(tmp_path) -> None:
     assert json.loads((tmp_path / "dataset_info.json").read_text())["documents"]["file_name"] == "train.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("framework", "scheme", "method", "unnamed"),
-    [("trl", "yarn", "lora", True), ("trl", "yarn", "full", False), ("trl", "rerope", "lora", False),
-     ("llama-factory", "yarn", "lora", False)],
-)  # fmt: skip
-def test_the_scheme_is_named_again_where_nothing_else_says_it(framework, scheme, method, unnamed, tmp_path) -> None:
-    model, tokenizer = hf_posenc.load_starter("llama")
-    hf_posenc.patch_model(model, scheme, factor=2)
-    training, name = Training(length=64, steps=1, method=method), str(starter_path("llama"))
-    assert emit_run(framework, model, tokenizer, TEXTS, training, tmp_path, name=name).unnamed is unnamed
-
-
 def test_cards_share_rows_that_are_ready(tmp_path) -> None:
     """Rows of token ids, as many as the steps read; accelerate reads the file beside them."""
     from accelerate.commands.config.config_args import load_config_from_file

@@ -103,20 +103,10 @@ def test_where_directions_tie_the_plane_does_not_depend_on_the_factorisation(loo
     assert torch.allclose(one, two)
 
 
-def yarn(s: float) -> list[float]:
-    def pair(turns: float) -> float:
-        return HEAD_DIM * math.log(TRAINED / (2 * math.pi * turns)) / (2 * math.log(1e4))
-
-    low, high = max(0, math.floor(pair(32))), min(HEAD_DIM - 1, math.ceil(pair(1)))
-    slow = [min(1.0, max(0.0, (m - low) / (high - low))) for m in range(HEAD_DIM // 2)]
-    return [(1 - g) * w + g * w / s for g, w in zip(slow, OMEGA, strict=True)]
-
-
 @pytest.mark.parametrize(
     ("scheme", "expected"),
     [
-        ("rope", OMEGA), ("pi", [w / 4 for w in OMEGA]), ("yarn", yarn(4)),
-        ("ntk", [(1e4 * 4 ** (HEAD_DIM / (HEAD_DIM - 2))) ** (-2 * m / HEAD_DIM) for m in range(HEAD_DIM // 2)]),
+        ("rope", OMEGA), ("pi", [w / 4 for w in OMEGA]), 
         ("window", OMEGA),  # a scheme that keeps the model's rotation shows that
     ],
 )  # fmt: skip

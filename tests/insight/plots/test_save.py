@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from hf_posenc.insight.plots import Shapes
 from hf_posenc.insight.plots.compose import request_of, sheets
 from hf_posenc.insight.plots.kinds import plot_of
-from hf_posenc.insight.plots.save import ComputedPlot, frames, save, to_dict
+from hf_posenc.insight.plots.save import ComputedPlot, frames, save
 
 pytest.importorskip("matplotlib", reason="an extra")
 SMALL = Shapes(heads=2, head_dim=8, width=16)
@@ -62,9 +61,3 @@ def test_an_animation_has_all_frames(tmp_path: Path) -> None:
     film = Image.open(io.BytesIO(path.read_bytes()))
     assert film.n_frames == 4
     assert film.info["loop"] == 0
-
-
-def test_numbers_are_json() -> None:
-    found = json.loads(json.dumps(to_dict(computed("window:size=2", "distance", length=3)), allow_nan=False))
-    assert found["picture"] == "distance"
-    assert found["schemes"][0]["numbers"]["distance"] == [[0, None, None], [1, 0, None], [None, 1, 0]]
