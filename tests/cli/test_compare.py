@@ -14,6 +14,8 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record
 
+from ..eval.made_up import made_up
+
 WORDS = ("compare", "-m", "starter:llama", "-s", "unpatched,yarn:beta_fast=16,ramp=dim", "-s", "self_extend")
 
 
@@ -24,11 +26,7 @@ def made(*states: str) -> Comparison:
                rows if state == "done" else [], 0.0, {})
         for n, state in enumerate(states)
     ]  # fmt: skip
-    about = {
-        "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256],
-        "schemes": [{"label": r.scheme, "scheme": "x", "options": {}, "needs_training": False} for r in records],
-    }  # fmt: skip
-    return Comparison(about, records)
+    return made_up(records)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import log
 from statistics import stdev
-from typing import Any
 
 import pytest
 
@@ -12,6 +11,8 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import effective_lengths, loss_bounds
 from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.eval.results.store import Record
+
+from .made_up import made_up
 
 LENGTHS = (64, 128, 256, 512)
 
@@ -22,9 +23,7 @@ def made(metric: str, values: dict[str, tuple[float, ...]], stderr: float = 0.0,
                [Row("m", label, "task", length, None, metric, value, stderr, n)], 0.0, {})
         for label, line in values.items() for length, value in zip(LENGTHS, line, strict=True)
     ]  # fmt: skip
-    schemes = [{"label": x, "scheme": None if x == "unpatched" else x, "needs_training": False} for x in values]
-    about: dict[str, Any] = {"model": "m", "schemes": schemes, "trained_length": 128, "lengths": list(LENGTHS)}
-    return Comparison(about, records)
+    return made_up(records, trained_length=128)
 
 
 def test_accuracies_follow_ruler() -> None:

@@ -12,6 +12,8 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.eval.results.store import Record
 
+from .made_up import made_up
+
 pytest.importorskip("matplotlib")
 
 
@@ -25,13 +27,7 @@ def compared(losses: dict[str, list[float]], against: str | None = "yarn", metri
             for number, one in enumerate(values)
         ]
         records.append(Record(label, label, "posenc_ppl", 256, "done", "", [row], 1.0, {}, scores))
-    about = {
-        "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256], "tasks": ["posenc_ppl"],
-        "schemes": [{"label": label, "scheme": "x", "options": {}, "needs_training": False} for label in losses],
-        "factor_per_length": False, "samples": 5, "scored": 64, "keys": 8, "depths": [0.5], "seed": 0, "limit": None,
-        "text": None, "versions": {"python": "3.11"}, "digests": {}, "command": None, "against": against,
-    }  # fmt: skip
-    return Comparison(about, records)
+    return made_up(records, against=against)
 
 
 LOSSES = {

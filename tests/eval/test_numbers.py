@@ -12,9 +12,7 @@ from hf_posenc import patch_model
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.spans import passes
-from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.rows import Row, rows_of
-from hf_posenc.eval.results.store import Record
+from hf_posenc.eval.results.rows import rows_of
 from hf_posenc.eval.tasks.base import (
     perplexity,
 )
@@ -90,15 +88,6 @@ def test_perplexity_is_of_the_mean_loss() -> None:
     assert found.stderr == pytest.approx(math.exp(2.0) * 0.5)  # d exp(x) = exp(x) dx
     found = rows_of({**results, "results": {"t": {"ppl_L8,none": 7.0}}}, scheme="s", model="m")
     assert [row.stderr for row in found] == [None]
-
-
-def comparison(*rows: Row) -> Comparison:
-    record = Record("k", "pi", "t", 8, "done", "", rows, 1.0, {})
-    return Comparison({"model": "name", "schemes": [{"label": "pi"}]}, [record])
-
-
-def row(metric: str, depth: float | None = None, task: str = "t", length: int = 8) -> Row:
-    return Row("m", "s", task, length, depth, metric, 1.0, 0.1, 4)
 
 
 def test_random_positions_depend_on_the_sequence_alone(llama, tokenizer) -> None:

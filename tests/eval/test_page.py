@@ -6,10 +6,8 @@ import csv
 import io
 import math
 import re
-from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
@@ -20,71 +18,52 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record
 
+from .made_up import made_up
+
 pytest.importorskip("matplotlib")
 
+DEPTHS = (0.0, 0.5, 1.0)
 
-def comparison(
-    labels: Any = ("unpatched", "yarn"), lengths: Any = (256, 512), tasks: Any = ("posenc_ppl", "posenc_passkey"),
-    depths: Any = (0.0, 0.5, 1.0), model: str = "m", command: str | None = "hf-posenc compare -m m",
-) -> Comparison:  # fmt: skip
+
+def comparison(labels: tuple[str, ...] = ("unpatched", "yarn")) -> Comparison:
     """Made-up numbers in every place."""
     records = []
     for number, label in enumerate(labels):
-        for task in tasks:
-            for length in lengths:
+        for task in ("posenc_ppl", "posenc_passkey"):
+            for length in (256, 512):
                 if task == "posenc_ppl":
                     loss = 2.0 + 0.1 * number + length / 4096
                     rows = [Row("x", "x", task, length, None, "nll", loss, 0.1, 16)]
                     rows.append(Row("x", "x", task, length, None, "ppl", math.exp(loss), 0.3, 16))
                 else:
-                    shares = [round(1.0 - depth * length / 4096 - 0.01 * number, 3) for depth in depths]
+                    shares = [round(1.0 - depth * length / 4096 - 0.01 * number, 3) for depth in DEPTHS]
                     rows = [
-                        Row("x", "x", task, length, d, "acc", s, 0.1, 8) for d, s in zip(depths, shares, strict=True)
+                        Row("x", "x", task, length, d, "acc", s, 0.1, 8) for d, s in zip(DEPTHS, shares, strict=True)
                     ]
                     rows.append(Row("x", "x", task, length, None, "acc", sum(shares) / len(shares), 0.05, 8))
                     rows.append(Row("x", "x", task, length, None, "nll", 1.0, 0.05, 8))
                 records.append(Record(f"{label}{task}{length}", label, task, length, "done", "", rows, 1.0, {}))
-    about = {
-        "model": model, "model_scheme": None, "trained_length": lengths[0], "lengths": list(lengths),
-        "tasks": list(tasks),
-        "schemes": [
-            {"label": label, "scheme": None if label == "unpatched" else label, "options": {}, "needs_training": False}
-            for label in labels
-        ],
-        "factor_per_length": False, "samples": 16, "scored": 64, "keys": 8, "depths": list(depths), "seed": 0,
-        "limit": None,
-        "text": None, "versions": {"python": "3.11", "torch": "2.13"}, "digests": {"model": "abc"}, "command": command,
-    }  # fmt: skip
-    return Comparison(about, records)
+    return made_up(records, command="hf-posenc compare -m m")
 
 
 class Tags(HTMLParser):
-    """Start tags, their attributes, and the text."""
+    """Start tags and their attributes."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
-        self.tags: Counter[str] = Counter()
+        self.tags: set[str] = set()
         self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
+        self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
+        self.tags.add(tag)
         self.attributes += attrs
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def read(page: str) -> Tags:
-    tags = Tags()
-    tags.feed(page)
-    return tags
 
 
 def test_the_page_is_self_contained() -> None:
     page = page_html(comparison())
-    tags = read(page)
-    assert tags.tags["script"] == 0
+    tags = Tags(page)
+    assert "script" not in tags.tags
     assert "default-src 'none'" in page
     fetched = [value for name, value in tags.attributes if name in {"src", "href", "xlink:href", "action", "data"}]
     assert all(value and value.startswith(("#", "data:image/png")) for value in fetched)

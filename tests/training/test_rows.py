@@ -28,12 +28,6 @@ def corpus_of(documents: Sequence[torch.Tensor]) -> Corpus:
     return Corpus(tokens, sizes.cumsum(0)[:-1], int(tokens.max()) if len(tokens) else 0)
 
 
-def ranges(*lengths: int) -> Corpus:
-    """Documents whose tokens count on from one to the next."""
-    ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
-    return corpus_of([torch.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)])
-
-
 def test_less_than_one_row_is_refused() -> None:
     for corpus in (corpus_of([torch.arange(3)]), corpus_of([])):
         with pytest.raises(LengthContradiction, match="less than one row of 4"):
