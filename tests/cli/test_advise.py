@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 import typer
@@ -35,15 +33,3 @@ def test_printed_commands_are_commands(call: Callable, starter: str) -> None:
         assert program == "hf-posenc"
         if name in known:
             known[name].make_context(name, words)
-
-
-def test_one_printed_command_compares_what_is_listed(call: Callable) -> None:
-    pytest.importorskip("lm_eval", reason="an extra")
-    from hf_posenc.schemes.entry import entries_of
-
-    answer = call("advise", "-m", "starter:llama", "--target-length", "1024")
-    words = shlex.split(answer.out.partition("\nTry\n")[2].replace("\\\n", ""))
-    read = entries_of(",".join(value for name, value in pairwise(words) if name == "--schemes"))
-    listed = re.findall(r"^  \d  (\S+) ", answer.out.partition("With training")[0], flags=re.MULTILINE)
-    assert [entry.scheme for entry in read] == [None, *listed]
-    assert len(read) == 5

@@ -138,21 +138,6 @@ def test_a_run_and_its_text_are_moved_together(folder: Path, tmp_path: Path) -> 
     assert not (tmp_path / "moved" / "held_out.json").exists()
 
 
-def test_a_run_that_is_moved_alone_finds_a_text_of_the_same_name_and_says_which_one_is_gone(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = shutil.copytree(folder / "run", tmp_path / "elsewhere" / "run")
-    with pytest.raises(CheckpointMismatch, match="does not exist"):
-        with_held_out(EvaluateSettings(), [run])
-    monkeypatch.chdir(tmp_path)
-    for place in (tmp_path, run):
-        shutil.copy(folder / "novel.txt", place)
-        assert with_held_out(EvaluateSettings(), [run]).text.label.endswith(str(place / "novel.txt"))
-    (run / "novel.txt").write_text(novel(4))  # control: the name is not enough
-    with pytest.raises(CheckpointMismatch, match="digest"):
-        with_held_out(EvaluateSettings(), [run])
-
-
 def test_a_merged_run_is_measured_on_what_the_run_held_out(folder: Path, tmp_path: Path) -> None:
     merge(folder / "run", folder / "merged")
     own, merged = (with_held_out(EvaluateSettings(), [folder / name]).text for name in ("run", "merged"))

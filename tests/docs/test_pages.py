@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from hf_posenc import describe
 from hf_posenc.cli.app import app
 from hf_posenc.cli.global_options import separated
 from hf_posenc.insight.plots.kinds import list_plots
@@ -32,7 +31,6 @@ PAGES = sorted(  # without translations, whose code is that of their originals: 
 )
 RECORDS = scheme_pages.built_in()
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-FAST = ("yarn", "alibi", "learned_interp", "pose")  # of each kind one; all of them in the full run
 
 
 def blocks(language: str) -> list[Any]:
@@ -99,17 +97,6 @@ def test_a_wrong_option_is_noticed() -> None:
     """Control of the test above."""
     with pytest.raises(Exception, match="no-such-option"):
         COMMANDS["probe"].make_context("probe", ["--model", "starter:llama", "--no-such-option"])
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(r.name, marks=[] if r.name in FAST else pytest.mark.full) for r in RECORDS]
-)
-def test_a_scheme_s_example_runs(name: str) -> None:
-    record = registry.scheme_record(name)
-    block = scheme_pages.USE.format(model=scheme_pages.example_model(record), name=name)
-    made: dict[str, Any] = {}
-    exec(re.findall(r"^```python\n(.*?)^```", block, re.MULTILINE | re.DOTALL)[0], made)
-    assert describe(made["model"]).scheme == name
 
 
 def test_files_that_pages_name_exist() -> None:

@@ -15,27 +15,11 @@ from hf_posenc.eval.lm.causal_lm import PosEncLM
 from .conftest import TRAINED
 from .test_parity import requests
 
-TASKS = ["posenc_ppl", "posenc_token_nll", "posenc_copy", "posenc_passkey"]
-
 
 @pytest.fixture
 def endless(tokenizer) -> PreTrainedTokenizerFast:
     """A tokenizer with neither a begin nor an end token."""
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, pad_token="<pad>")
-
-
-def test_a_tokenizer_without_begin_token(llama, tokenizer, text) -> None:
-    plain = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<end>")
-    options = {
-        "tasks": TASKS,
-        "lengths": [TRAINED],
-        "samples": 2,
-        "keys": 1,
-        "depths": [0.5],
-        "scored": 16,
-        "text": text,
-    }
-    assert evaluate(llama, plain, **options).rows == evaluate(llama, tokenizer, **options).rows
 
 
 def test_a_tokenizer_without_any_end(llama, endless, text) -> None:

@@ -145,27 +145,6 @@ def test_generation_does_not_depend_on_the_batch(dynamic, tokenizer) -> None:  #
     assert lm.generate_until(requests("generate_until", prompts)) == expected
 
 
-def test_automatic_batches_probe_nothing(llama, tokenizer, monkeypatch) -> None:  # 10
-    widths: list[torch.Size] = []
-    llama.model.register_forward_pre_hook(
-        lambda module, args, options: widths.append(options["input_ids"].shape), with_kwargs=True
-    )
-    asked = requests("loglikelihood_rolling", [(TEXT,)])
-    stock = HFLM(llama, tokenizer=tokenizer, batch_size="auto", max_batch_size=4)
-    stock.loglikelihood_rolling(asked, disable_tqdm=True)
-    assert widths[:5] == [(4, TRAINED)] * 5  # stock: five forwards at the full length, for nothing
-    ours = PosEncLM(llama, tokenizer=tokenizer, batch_size="auto", max_batch_size=4)
-    widths.clear()
-    expected = PosEncLM(llama, tokenizer=tokenizer)
-    assert ours.loglikelihood_rolling(asked) == expected.loglikelihood_rolling(asked)
-    assert len(widths) == 2
-    generated = requests("generate_until", [(TEXT, {"until": [], "max_gen_toks": 4})])
-    widths.clear()
-    ours.generate_until(generated)
-    assert len(widths) == 4
-    assert max(shape.numel() for shape in widths) == len(tokenizer(TEXT)["input_ids"])
-
-
 @pytest.mark.parametrize(
     "options", [{"dtype": "float16"}, {"device": "meta"}, {"revision": "v2"}, {"parallelize": True}]
 )
@@ -218,22 +197,6 @@ def test_an_adapter_of_another_scheme_is_refused(llama, tokenizer, tmp_path) -> 
     with pytest.raises(PosEncError, match="yarn"):
         PosEncLM(str(tmp_path / "base"), scheme="alibi", **options)
     assert PosEncLM(str(tmp_path / "base"), **options).scheme_name == "yarn"  # the adapter knows it
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_offloaded_layers_are_patched_with_their_hooks(family: str, tokenizer, request, tmp_path) -> None:  # 19
-    """What accelerate put on modules at loading still works on those the scheme replaces."""
-    pytest.importorskip("accelerate", reason="offloading is accelerate's")
-    model = request.getfixturevalue(family)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    layer = {"llama": "model.layers", "gpt2": "transformer.h"}[family]
-    rest = {"llama": ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"),
-            "gpt2": ("transformer.wte", "transformer.wpe", "transformer.ln_f", "lm_head")}[family]  # fmt: skip
-    where = {f"{layer}.0": "cpu", f"{layer}.1": "disk", **dict.fromkeys(rest, "cpu")}
-    options = {"scheme": "alibi", "target_length": 4 * TRAINED, "device": "cpu"}
-    offloaded = PosEncLM(str(tmp_path), device_map=where, offload_folder=str(tmp_path / "off"), **options)
-    assert scores(offloaded) == pytest.approx(scores(PosEncLM(str(tmp_path), **options)), rel=1e-5)
 
 
 def test_limit_counts_documents_at_every_length(llama, tokenizer) -> None:

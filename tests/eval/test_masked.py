@@ -5,25 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.masked_lm import PosEncMLM
 
 from .conftest import TRAINED
 from .test_parity import requests
-
-
-def test_score_is_that_of_masked_positions(bert, framed_tokenizer) -> None:
-    context, target = "The sky is", " blue."
-    ((score, _),) = PosEncMLM(bert, tokenizer=framed_tokenizer).loglikelihood(
-        requests("loglikelihood", [(context, target)])
-    )
-    ids = framed_tokenizer(context + target)["input_ids"]
-    first = len(framed_tokenizer(context)["input_ids"]) - 1
-    hidden = [framed_tokenizer.mask_token_id if first <= i < len(ids) - 1 else t for i, t in enumerate(ids)]
-    logits = bert(torch.tensor([hidden])).logits[0].double().log_softmax(-1)
-    assert score == pytest.approx(sum(logits[i, ids[i]].item() for i in range(first, len(ids) - 1)), rel=1e-5)
 
 
 def test_rows_are_those_of_the_logged_samples(bert, framed_tokenizer, text) -> None:
@@ -65,10 +52,3 @@ def test_masked_task_needs_a_mask_token(llama, tokenizer) -> None:
     plain = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, bos_token="<end>", eos_token="<end>")
     with pytest.raises(NotMeasurable, match="mask token"):
         evaluate(llama, plain, tasks=["posenc_mlm"], lengths=[TRAINED])
-
-
-def test_a_text_that_fills_the_window_is_pointed_to_the_masked_task(bert, framed_tokenizer, text) -> None:
-    """The windows of posenc_ppl have room for the tokens in front, and not for the one that BERT puts at the end."""
-    with pytest.raises(RequestTooLong, match="posenc_mlm"):
-        evaluate(bert, framed_tokenizer, tasks=["posenc_ppl"], samples=2, scored=20, text=text)
-    evaluate(bert, framed_tokenizer, tasks=["posenc_mlm"], samples=2, scored=20, text=text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +23,20 @@ def loss(evaluation: Any) -> float:
     return next(row.value for row in evaluation.rows if row.metric == "nll")
 
 
-SCHEME = '''
-from hf_posenc.extend import register_scheme
-from hf_posenc.schemes.bias.alibi import ALiBi
-
-
-@register_scheme("alibi_of_a_file")
-class OfAFile(ALiBi):
-    """ALiBi under another name."""
-'''
-
-
-@pytest.fixture
-def file_of_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Forgotten after the test, as is what it registers."""
-    (tmp_path / "scheme_in_a_file.py").write_text(SCHEME)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugins, "_IMPORTED", {})
-    yield tmp_path / "scheme_in_a_file.py"
-    sys.modules.pop("scheme_in_a_file", None)
-    registry._SCHEMES.pop("alibi_of_a_file", None)
-    registry._CLASSES.pop("alibi_of_a_file", None)
-
-
 @pytest.mark.slow
-def test_a_scheme_of_a_file_is_known_to_a_model_type_of_lm_eval(file_of_a_scheme: Path) -> None:
+def test_a_scheme_of_a_file_is_known_to_a_model_type_of_lm_eval(tmp_path: Path, monkeypatch) -> None:
     """As ``--model_args`` writes it."""
+    (tmp_path / "scheme_in_a_file.py").write_text(
+        "from hf_posenc.extend import register_scheme\nfrom hf_posenc.schemes.bias.alibi import ALiBi\n"
+        "@register_scheme('alibi_of_a_file')\nclass OfAFile(ALiBi): pass\n"
+    )
+    for owner, name in ((registry, "_SCHEMES"), (registry, "_CLASSES"), (plugins, "_IMPORTED")):
+        monkeypatch.setattr(owner, name, dict(getattr(owner, name)))
+    monkeypatch.setattr(sys, "path", list(sys.path))
     words = "pretrained=starter:llama,scheme=alibi_of_a_file"
     with pytest.raises(UnknownScheme, match="alibi_of_a_file"):
         PosEncLM.create_from_arg_string(words)
-    own = PosEncLM.create_from_arg_string(f"{words},import_file={file_of_a_scheme}")
+    own = PosEncLM.create_from_arg_string(f"{words},import_file={tmp_path / 'scheme_in_a_file.py'}")
     assert loss(evaluate(own, **FEW)) == loss(evaluate("starter:llama", scheme="alibi", **FEW))
 
 

@@ -6,12 +6,11 @@ import math
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.lm.spans import prefix_consistent
 
 from .conftest import TRAINED, VOCABULARY, alert
 
@@ -84,33 +83,6 @@ def test_length_dependent_schemes_take_one_pass_per_length(
     monkeypatch.setattr(PosEncLM, "prefixes", True)
     one = evaluate(llama, tokenizer, text=text, **SMALL)
     assert [r.value for r in one.rows] != pytest.approx([r.value for r in many.rows], rel=1e-4)  # control
-
-
-def test_the_models_own_length_dependent_scaling_counts(llama) -> None:
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    config = LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, rope_parameters=rope)
-    assert not prefix_consistent(LlamaForCausalLM(config))
-    assert prefix_consistent(llama)
-
-
-def test_random_positions_are_equal_in_any_batch(llama, tokenizer, text) -> None:
-    patch_model(llama, "randpos", target_length=LENGTHS[-1], test="random")
-    alone = evaluate(llama, tokenizer, text=text, **SMALL)
-    torch.manual_seed(1)
-    together = evaluate(llama, tokenizer, text=text, batch_size=3, **SMALL)
-    assert together.rows == alone.rows
-
-
-def test_whole_texts_are_scored_a_slice_at_a_time(llama, tokenizer, text, monkeypatch) -> None:
-    """The same numbers whether the head runs once or on a few positions at a time."""
-    once = evaluate(llama, tokenizer, text=text, **SMALL)
-    widths: list[int] = []
-    llama.lm_head.register_forward_hook(lambda module, given, made: widths.append(made.numel()))
-    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.WHOLE", 0)
-    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.HELD", 10 * VOCABULARY)
-    sliced = evaluate(llama, tokenizer, text=text, **SMALL)
-    assert max(widths) == 10 * VOCABULARY
-    assert [r.value for r in sliced.rows] == pytest.approx([r.value for r in once.rows], rel=1e-6)
 
 
 def test_capped_logits_are_not_taken_for_plain_ones(tokenizer, text, monkeypatch) -> None:

@@ -28,15 +28,12 @@ from transformers import (
     PreTrainedModel,
 )
 
-import hf_posenc
 from hf_posenc import advise, describe, patch_model, scheme_of, unpatch_model
 from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import LengthContradiction, UnsupportedModel
 from hf_posenc.insight.advise import Advice
 from hf_posenc.insight.advise.candidates import well_trained_group
-from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, ZERO_SHOT, zero_shot_candidates
-from hf_posenc.patches.default_geometry import default_geometry
-from hf_posenc.schemes.registry import scheme_record
+from hf_posenc.insight.advise.evidence import WITH_TRAINING, zero_shot_candidates
 
 TRAINED, TARGET, WORDS = 32, 128, 97
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": WORDS}
@@ -244,17 +241,6 @@ def test_a_checkpoint_with_a_scheme(tmp_path: Path) -> None:
     assert advise(str(tmp_path), 2 * TRAINED).recommendations == ()
 
 
-def test_a_peft_adapter_brings_its_scheme(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="an extra")
-    tiny("llama").save_pretrained(tmp_path / "base")
-    base = LlamaForCausalLM.from_pretrained(tmp_path / "base")
-    adapted = hf_posenc.get_peft_model(patch_model(base, "yarn", factor=2), peft.LoraConfig(r=1))
-    hf_posenc.save_peft_adapter(adapted, tmp_path / "adapter")
-    advice = advise(tmp_path / "adapter", TARGET)
-    assert (advice.trained_length, advice.reach) == (TRAINED, 2 * TRAINED)
-    assert "yarn" in advice.positions
-
-
 def test_a_target_beyond_the_table_is_warned_of() -> None:
     advice = advise(tiny_bert(), TRAINED**2 + 1)
     assert f"ends after {TRAINED**2} positions" in advice.refused["learned_hier"]
@@ -297,16 +283,6 @@ def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
 
 
 # -- ranking and warnings ----------------------------------------------------------------------------------------------
-
-
-def test_claims_have_a_scheme_and_a_source() -> None:
-    for shown in (*ZERO_SHOT, *WITHIN, *WITH_TRAINING):
-        records = [scheme_record(name) for name in shown.scheme.split("+")]
-        assert re.fullmatch(r"arXiv:\d{4}\.\d{5}|(github|kexue)\.\w+/[\w./-]+", shown.source)
-        base = {"rotation": "llama", "table": "bert" if shown.encoders else "gpt2", "bias": "bloom"}[shown.kind]
-        assert not any(record.unmet_needs(default_geometry(base)) for record in records)
-        kept = shown.kind == "bias" and shown.scheme == "alibi"  # records say it of models with RoPE
-        assert shown in WITH_TRAINING or kept or all(record.zero_shot for record in records)
 
 
 @pytest.mark.parametrize("written", ["", "12q", "-4k", "0.3", "1e3", "99999m", True, 1.5, "４k"])

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hf_posenc import advise
-from hf_posenc.insight.advise.candidates import reason_of
-from hf_posenc.insight.advise.evidence import FILE, ZERO_SHOT, measured_at, measured_for, real_rows
+from hf_posenc.insight.advise.evidence import FILE, measured_at, measured_for
 from hf_posenc.schemes.entry import UNPATCHED
 
 ROOT = Path(__file__).parents[2]
@@ -62,14 +61,3 @@ def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: floa
     assert factor < 8 or rows["window"].loss.value == min(row.loss.value for row in rows.values())
     surely = {row.scheme for row in rows.values() if row.passkeys.low > rows[UNPATCHED].passkeys.high}
     assert {row.scheme for row in rows.values() if row.finds} == {s for s in surely if rows[s].passkeys.value > 0.5}
-
-
-def test_a_real_model_is_cited_first() -> None:
-    """Of a scheme that was measured on both models; nothing is said of one that was not."""
-    (yarn,) = (shown for shown in ZERO_SHOT if shown.scheme == "yarn" and shown.kind == "rotation")
-    real, bundled = real_rows()["yarn"], measured_for(4)["yarn"]
-    reason = reason_of(yarn, real, bundled, by_rule=False)
-    assert reason.index(str(real)) < reason.index(str(bundled)) < reason.index("published")
-    assert real.loss < real.unpatched_loss
-    assert real.found > real.unpatched_found
-    assert real.model not in reason_of(yarn, None, bundled, by_rule=False)

@@ -41,16 +41,6 @@ def test_logits_of_rope_are_the_complex_form(start: int) -> None:
     assert not torch.allclose(other, torch.softmax(found - wanted, -1), atol=1e-2)  # control
 
 
-def test_logits_of_alibi_are_linear() -> None:
-    layer, positions = target("alibi").layer(), torch.arange(COUNT)
-    bias = layer.biases(content(1), content(2), positions[None])[0]
-    distance = (positions[:, None] - positions).double()
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / 4) for h in range(4)]).double()[:, None, None]
-    relative = bias - bias.diagonal(0, -2, -1)[..., None]
-    seen = distance >= 0
-    assert torch.allclose(relative[:, seen], (-slopes * distance)[:, seen])
-
-
 @pytest.mark.parametrize(
     "scheme",
     ["t5", "self_extend", "dynamic_ntk", "window", "deberta", "fox", "ssmax", "cope"],
