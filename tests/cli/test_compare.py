@@ -44,20 +44,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_arguments_become_settings(call: Callable, asked: dict[str, Any]) -> None:
-    words = (
-        "-l",
-        "256,512",
-        "-l",
-        "1k",
-        "--tasks",
-        "posenc_ppl,posenc_passkey",
-        "--against",
-        "self_extend",
-        "--out",
-        "o",
-    )
+    words = ("-l", "256,512", "-l", "1k", "--tasks", "posenc_ppl,posenc_passkey", "--against", "self_extend")
     more = ("longest=2048", "depths=[0,1]", "factor_per_length=true", "question_tokens=200")
-    answer = call(*WORDS, *words, "--json", *(word for one in more for word in ("--set", one)))
+    answer = call(*WORDS, *words, "--out", "o", "--json", *(word for one in more for word in ("--set", one)))
     assert answer.code == 0, answer.err
     assert asked["schemes"] == "unpatched,yarn:beta_fast=16,ramp=dim,self_extend"
     settings = asked["settings"]

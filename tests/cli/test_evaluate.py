@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .conftest import Call
 
+
 def test_options_reach_the_tasks(call: Call, tmp_path: Path) -> None:
     settings = ("keys=3", "depths=0,1", "limit=2", "log_samples=true", "scoring=generate", "haystack=repeat",
                 "gen_kwargs=max_gen_toks=2", "batch_size=2")  # fmt: skip

@@ -97,12 +97,3 @@ def test_a_wrong_option_is_noticed() -> None:
     """Control of the test above."""
     with pytest.raises(Exception, match="no-such-option"):
         COMMANDS["probe"].make_context("probe", ["--model", "starter:llama", "--no-such-option"])
-
-
-def test_files_that_pages_name_exist() -> None:
-    # versions.md names the tests of the day on which each set of versions was run.
-    texts = [file.read_text(encoding="utf-8") for file in PAGES if file.name != "versions.md"]
-    pattern = re.compile(r"(?<![\w/.])((?:examples|patches|tests|eval|hf_posenc)/[\w/.]*\w)")
-    named = {path for text in texts for path in pattern.findall(text) if not re.search("KIND|NAME", path)}
-    assert len(named) > 30
-    assert not [path for path in named if not (DOCS.parent / path).exists()]

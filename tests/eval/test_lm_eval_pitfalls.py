@@ -181,24 +181,6 @@ def test_a_saved_scheme_is_put_on_again(llama, tokenizer, tmp_path) -> None:  # 
         PosEncLM(str(tmp_path), scheme="alibi", device="cpu")
 
 
-def test_an_adapter_of_another_scheme_is_refused(llama, tokenizer, tmp_path) -> None:  # 18
-    peft = pytest.importorskip("peft", reason="PEFT is an extra")
-    from hf_posenc import save_peft_adapter
-
-    llama.save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    base = LlamaForCausalLM.from_pretrained(tmp_path / "base")
-    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    tuned = peft.get_peft_model(patch_model(base, "yarn", factor=4), lora)
-    save_peft_adapter(tuned, tmp_path / "adapter")
-    options = {"peft": str(tmp_path / "adapter"), "device": "cpu"}
-    with pytest.raises(PosEncError, match="carries none"):  # stock: no scheme, and not a word, but for our hook in PEFT
-        HFLM(str(tmp_path / "base"), **options)
-    with pytest.raises(PosEncError, match="yarn"):
-        PosEncLM(str(tmp_path / "base"), scheme="alibi", **options)
-    assert PosEncLM(str(tmp_path / "base"), **options).scheme_name == "yarn"  # the adapter knows it
-
-
 def test_limit_counts_documents_at_every_length(llama, tokenizer) -> None:
     """RULER's documents lie one length after another, so that a limit drops the longer ones."""
     options = {"lengths": [64, TRAINED], "samples": 4, "scored": 8}

@@ -44,20 +44,6 @@ def test_only_one_person_lives_in_the_country() -> None:
     assert len(set(homes.values())) == 16
 
 
-@pytest.mark.parametrize("make", [
-    lambda seed: Association(seed, 0.5),
-    lambda seed: Classification(seed, examples(seed, sorted(WORDS), 20), 5),
-    lambda seed: Ranking(seed, 0.5, generated(seed, 3)),
-])  # fmt: skip
-def test_answers_do_not_depend_on_length_and_prompts_grow(make) -> None:
-    exercise, again, other = make("one"), make("one"), make("two")
-    prompts = [exercise.prompt(units) for units in (0, 1, 5, 40)]
-    assert [len(prompt) for prompt in prompts] == sorted(len(prompt) for prompt in prompts)
-    assert [again.prompt(units) for units in (40, 5)] == [prompts[3], prompts[2]]  # in any order
-    assert again.answers == exercise.answers
-    assert other.prompt(5) != prompts[2]
-
-
 def test_every_label_comes_once_a_round_and_means_one_kind() -> None:
     exercise = Classification("seed", examples("seed", sorted(WORDS), 20), 5)
     shots = [shot.split("\nlabel: ") for shot in exercise.prompt(10).split("\n\n")[1:-1]]

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from hf_posenc.cli.commands.compare import show
 from hf_posenc.eval import compare
-from hf_posenc.eval.results.effective_length import effective_lengths
 from hf_posenc.eval.results.ranking import Ranked, rankings, ranks, with_front
 from hf_posenc.eval.results.rows import DocumentScore
 
@@ -88,7 +86,7 @@ def test_the_front_is_what_nothing_dominates(metric: str, sign: int) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_are_made_of_the_same_cells(llama, tokenizer, tmp_path: Path, capsys: Any) -> None:
+def test_ranks_are_made_of_the_same_cells(llama, tokenizer, tmp_path: Path) -> None:
     plain = compare(llama, "unpatched,pi,window:size=64", tokenizer=tokenizer, out=tmp_path, **SMALL)
     assert rankings(plain) == {}
     assert "ranks" not in json.loads((tmp_path / "results.json").read_text())
@@ -99,20 +97,10 @@ def test_ranks_are_made_of_the_same_cells(llama, tokenizer, tmp_path: Path, caps
     assert {task: {one.scheme for one in lines} for task, lines in found.items()} == {
         task: {"unpatched", "pi", "window:size=64"} for task in ("posenc_ppl", "posenc_passkey")
     }
-    effective = {one.scheme: one.length for one in effective_lengths(made) if one.task == "posenc_ppl"}
-    values = {row.scheme: row.value for row in made.rows if row.metric == "nll" and row.task == "posenc_ppl"
-              and row.length == 2 * TRAINED}  # fmt: skip
     for one in found["posenc_ppl"]:
-        assert one.value == values[one.scheme]
-        assert one.effective is not None
-        assert one.effective.length == effective[one.scheme]
         assert one.time is not None
         assert (one.time == 1.0) == (one.scheme == "unpatched")
         if one.behind is not None:
             assert one.behind.difference == pytest.approx(one.value - found["posenc_ppl"][0].value)
     stored = json.loads((tmp_path / "results.json").read_text())["ranks"]
     assert [one["scheme"] for one in stored] == [one.scheme for lines in found.values() for one in lines]
-    show(made, tmp_path)
-    assert "Ranks: posenc_ppl" in capsys.readouterr().out
-    assert "## Ranks" in (tmp_path / "results.md").read_text(encoding="utf-8")
-    assert "Ranks: " in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -6,11 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from hf_posenc import advise
 from hf_posenc.insight.advise.evidence import FILE, measured_at, measured_for
-from hf_posenc.schemes.entry import UNPATCHED
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "docs")]
@@ -50,14 +47,3 @@ def test_measured_ones_come_first_and_what_found_nothing_last() -> None:
     others = [one.scheme for one in zero_shot if not (one.evidence and one.evidence.finds)]
     assert set(others[:-1]) == {"dpe", "jet_long", "mrrope"}, "published, and not measured"
     assert others[-1] == "ntk", "measured, and found nothing"
-
-
-@pytest.mark.parametrize("factor", [4.0, 8.0])
-def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: float) -> None:
-    rows = {row.scheme: row for row in measured_at(factor)}
-    assert not rows[UNPATCHED].finds
-    assert not rows["window"].finds  # whose loss is lower than YaRN's, and at eight times the lowest of all
-    assert rows["window"].loss.value < rows["yarn"].loss.value
-    assert factor < 8 or rows["window"].loss.value == min(row.loss.value for row in rows.values())
-    surely = {row.scheme for row in rows.values() if row.passkeys.low > rows[UNPATCHED].passkeys.high}
-    assert {row.scheme for row in rows.values() if row.finds} == {s for s in surely if rows[s].passkeys.value > 0.5}

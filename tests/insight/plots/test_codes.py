@@ -36,11 +36,6 @@ def test_the_code_of_a_rotation_is_where_its_hands_point(look: Callable, layout:
     assert torch.allclose(code, torch.tensor(expected).double(), atol=1e-6)
 
 
-def test_binary_252_as_in_the_texts(look: Callable) -> None:
-    code = codes.codes(look("binary", {"width": 8, "msb_first": True}), 1, start=252)
-    assert code[0, :8].tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
-
-
 def test_a_kept_table_is_read(look: Callable) -> None:
     target = look("learned", kind="gpt2")
     assert torch.equal(codes.codes(target, 32), target.table)
