@@ -12,7 +12,7 @@ from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.tasks.copying import induced
 
-from .conftest import TRAINED
+from .conftest import TRAINED, nats
 
 LENGTHS = [64, 65, TRAINED]
 DEPTHS = [0.0, 0.5, 1.0]
@@ -90,14 +90,6 @@ SCORED = 12
 GAIN = {"tasks": ["posenc_copy_gain"], "lengths": GAIN_LENGTHS, "samples": 4, "scored": SCORED, "log_samples": True}
 
 
-@torch.no_grad()
-def loss_of(model, ids: list[int]) -> float:
-    """Mean loss of the last tokens, nats/token, from plain logits in float64."""
-    logits = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
-    targets = range(len(ids) - SCORED, len(ids))
-    return float(-sum(logits[index - 1, ids[index]] for index in targets) / SCORED)
-
-
 @pytest.mark.slow
 def test_gains_are_differences_of_losses(llama, framed_tokenizer) -> None:
     evaluation = evaluate(llama, framed_tokenizer, **GAIN)
@@ -115,7 +107,7 @@ def test_gains_are_differences_of_losses(llama, framed_tokenizer) -> None:
             assert other[:SCORED] != target
             assert repeated[SCORED:] == other[SCORED:] == none[SCORED:]
             assert none == sample["doc"]["ids"][-len(none) :]
-            a, b, c = (loss_of(llama, [*front, *row]) for row in (repeated, other, none))
+            a, b, c = (float(nats(llama, [*front, *row], SCORED).mean()) for row in (repeated, other, none))
             for metric, value in (("gain", c - a), ("gain_over_other", b - a), ("nll", a)):
                 found.setdefault((metric, length), []).append(value)
     assert rows.keys() == found.keys()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +18,7 @@ from hf_posenc.eval.texts.measured_text import module_text
 from hf_posenc.insight.probe.run import shares
 from hf_posenc.texts import TextSource
 
-from .conftest import TRAINED
+from .conftest import TRAINED, nats
 
 LENGTHS = [64, TRAINED]
 SMALL = {"tasks": ["posenc_docs"], "lengths": LENGTHS, "scored": 16, "log_samples": True}
@@ -45,9 +44,8 @@ def test_numbers_are_those_of_the_documents(llama, tokenizer, records) -> None:
     for length in LENGTHS:
         found = []
         for text in (SOURCE, SOURCE[500:], SOURCE[900:]):
-            ids = torch.tensor([tokenizer(text)["input_ids"][LENGTHS[-1] - length : LENGTHS[-1]]])
-            logits = llama(ids).logits[0, -17:-1].double()
-            found.append(torch.nn.functional.cross_entropy(logits, ids[0, -16:]).item())
+            ids = tokenizer(text)["input_ids"][LENGTHS[-1] - length : LENGTHS[-1]]
+            found.append(nats(llama, ids, 16).mean().item())
         assert rows["nll", length].value == pytest.approx(sum(found) / 3, rel=1e-5)
         assert rows["nll", length].n == 3
 
@@ -67,8 +65,7 @@ def test_each_document_has_as_many_windows(llama, tokenizer, records) -> None:
         ids = tokenizer(text)["input_ids"][int(start) : int(start) + LENGTHS[-1]]
         assert sample["doc"]["ids"] == ids
         for length in LENGTHS:
-            logits = llama(torch.tensor([ids[-length:]])).logits[0, -17:-1].double()
-            loss = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[-16:])).item()
+            loss = nats(llama, ids[-length:], 16).mean().item()
             assert sample[f"nll_L{length}"] == pytest.approx(loss, rel=1e-5)
     other = evaluate(llama, tokenizer, options=options, samples=8, seed=1, **SMALL).raw["samples"]["posenc_docs"]
     assert [s["doc"]["name"] for s in other] != [s["doc"]["name"] for s in samples]

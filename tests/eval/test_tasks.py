@@ -20,7 +20,7 @@ from hf_posenc.eval.lm.load import language_model
 from hf_posenc.eval.lm.measurable import trained_length_of_lm
 from hf_posenc.eval.tasks.sweep import Sweep
 
-from .conftest import TRAINED
+from .conftest import TRAINED, nats
 
 LENGTHS = [TRAINED, 2 * TRAINED]
 SMALL = {"lengths": LENGTHS, "samples": 3, "scored": 16, "keys": 2, "depths": [0.0, 1.0]}
@@ -38,9 +38,7 @@ def test_reported_losses_are_those_of_the_logged_samples(llama, tokenizer, text)
         losses = []
         for sample in evaluation.raw["samples"]["posenc_ppl"]:
             context, target = sample["arguments"][number]
-            ids = torch.tensor([tokenizer(context + target)["input_ids"]])
-            logits = llama(ids).logits[0, -17:-1].double()
-            losses.append(torch.nn.functional.cross_entropy(logits, ids[0, -16:]).item())
+            losses.append(nats(llama, tokenizer(context + target)["input_ids"], 16).mean().item())
         row = rows["posenc_ppl", "nll", length, None]
         assert row.value == pytest.approx(sum(losses) / 3, rel=1e-5)
         assert row.stderr == pytest.approx(torch.tensor(losses).std().item() / math.sqrt(3), rel=1e-4)

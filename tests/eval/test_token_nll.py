@@ -12,7 +12,7 @@ from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 
-from .conftest import TRAINED, VOCABULARY, alert
+from .conftest import TRAINED, VOCABULARY, alert, nats
 
 LENGTHS = [32, 64, TRAINED, 2 * TRAINED]
 SMALL = {"tasks": ["posenc_token_nll"], "lengths": LENGTHS, "samples": 3, "log_samples": True}
@@ -35,21 +35,15 @@ def forwards(monkeypatch) -> list[int]:
     return seen
 
 
-def losses(model, ids: list[int]) -> list[float]:
-    """Nats of every token but the first, by a plain forward."""
-    row = torch.tensor([ids])
-    logits = model(row).logits[0, :-1].double()
-    return torch.nn.functional.cross_entropy(logits, row[0, 1:], reduction="none").tolist()
-
-
 def test_numbers_are_those_of_a_plain_forward(llama, tokenizer, text, forwards) -> None:
     evaluation = evaluate(llama, tokenizer, text=text, **SMALL)
     assert forwards == [LENGTHS[-1] - 1] * 3  # one pass a document
     rows = {(r.metric, r.length): r for r in evaluation.rows}
-    documents = [losses(llama, sample["arguments"][0][2]) for sample in evaluation.raw["samples"]["posenc_token_nll"]]
+    texts = [sample["arguments"][0][2] for sample in evaluation.raw["samples"]["posenc_token_nll"]]
+    documents = torch.stack([nats(llama, ids, len(ids) - 1) for ids in texts])
     for before, length in zip([0, *LENGTHS], LENGTHS, strict=False):
-        stretch = torch.tensor([each[max(before - 1, 0) : length - 1] for each in documents]).mean(-1)
-        whole = torch.tensor([each[: length - 1] for each in documents]).mean(-1)
+        stretch = documents[:, max(before - 1, 0) : length - 1].mean(-1)
+        whole = documents[:, : length - 1].mean(-1)
         for name, expected in (("", stretch), ("prefix_", whole)):
             row = rows[f"{name}nll", length]
             assert row.value == pytest.approx(expected.mean().item(), rel=1e-5)

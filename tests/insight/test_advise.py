@@ -77,9 +77,6 @@ def schemes(advice: Advice) -> list[str]:
     return [one.scheme for one in advice.recommendations]
 
 
-# -- sizes -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_cache_and_weights_of_llama_2_7b() -> None:
     """2 × 32 layers × 4096 channels × 2 bytes = 512 KiB a token; Meta gives 6.74 billion parameters."""
@@ -117,9 +114,6 @@ def test_caches_are_as_large_as_advised(scheme: str) -> None:
     assert sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) == one.cache
 
 
-# -- lines -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_recommended_call_patches_and_runs(kind: str) -> None:
     model = tiny(kind)
@@ -144,9 +138,6 @@ def test_configuration_folder_and_model_get_one_advice(tmp_path: Path) -> None:
     tiny_llama(dtype="float32").save_pretrained(tmp_path)
     found = [advise(given, TARGET, name="M").to_dict() for given in (tmp_path, str(tmp_path), tiny("llama"))]
     assert found[0] == found[1] == found[2]
-
-
-# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 TRAINED_LENGTHS, FACTORS = st.integers(2, 2**18), st.floats(1, 2000)
@@ -187,9 +178,6 @@ def test_half_the_heads_of_an_encoder_look_ahead() -> None:
     assert options["bert"]["alibi"] == {"bidirectional": "asymmetric"}
     assert options["gpt2"]["alibi"] == {}
     assert "kerple" not in options["bert"]  # the same on both sides: order would be lost
-
-
-# -- what the model is -------------------------------------------------------------------------------------------------
 
 
 def test_nothing_to_do_within_the_trained_length() -> None:
@@ -280,9 +268,6 @@ def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
     with pytest.raises(UnsupportedModel, match="no-such-model"):
         advise(tmp_path, "32k")
-
-
-# -- ranking and warnings ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("written", ["", "12q", "-4k", "0.3", "1e3", "99999m", True, 1.5, "４k"])
