@@ -32,18 +32,6 @@ def test_each_panel_has_its_own_scale_unless_one_is_asked_for() -> None:
     assert scales(same_scale=True) == ([(-11, 11), (-11, 11)], "all panels have one scale")
 
 
-def test_curves_share_axes_unless_one_would_look_flat() -> None:
-    assert len(computed("rope,xpos", "score_curve", length=12).drawn().axes) == 1
-    assert len(computed("rope,none", "score_curve", length=12).drawn().axes) == 1  # a constant is flat anyway
-    assert len(computed("rope,alibi", "score_curve", length=400).drawn().axes) == 2
-    assert len(computed("rope,alibi", "score_curve", length=400, same_scale=True).drawn().axes) == 1
-
-
-def test_frames_share_one_scale() -> None:
-    film = computed("rerope", "distance_curve", count=3, factor=8)
-    assert len({film.drawn(n).axes[0].get_ylim() for n in range(3)}) == 1
-
-
 @pytest.mark.parametrize("ending", [".png", ".svg"])
 def test_files_are_the_same_every_time(tmp_path: Path, ending: str) -> None:
     one, two = (tmp_path / f"{n}{ending}" for n in "ab")
