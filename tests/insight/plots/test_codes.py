@@ -98,19 +98,6 @@ def test_where_directions_tie_the_plane_does_not_depend_on_the_factorisation(loo
     assert torch.allclose(one, two)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "expected"),
-    [
-        ("rope", OMEGA), ("pi", [w / 4 for w in OMEGA]), 
-        ("window", OMEGA),  # a scheme that keeps the model's rotation shows that
-    ],
-)  # fmt: skip
-def test_frequencies_are_the_papers(look: Callable, scheme: str, expected: list[float]) -> None:
-    found = codes.frequencies(look(scheme, factor=4), 4 * TRAINED)
-    assert list(found) == [""]
-    assert found[""].tolist() == pytest.approx(expected, rel=1e-9)
-
-
 def test_rows_of_different_length_have_rotations_of_their_own(look: Callable) -> None:
     dynamic = codes.frequencies(look("dynamic_ntk"), 3 * TRAINED)
     base = 1e4 * 3 ** (HEAD_DIM / (HEAD_DIM - 2))

@@ -91,23 +91,6 @@ def test_capturing_does_not_change_the_model(kind: str, build: Build, ids: Tenso
     assert not any("posenc" in name or name.startswith("_by_") for m in model.modules() for name in m.__dict__)
 
 
-def test_scaled_rope_is_transformers_own(build: Build, ids: Tensor) -> None:
-    """A patched model against a stock one whose configuration has the same scaling."""
-    model = build("llama")
-    scaled = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 48}
-    stock = build("llama", attn_implementation="eager", rope_parameters=scaled)
-    stock.load_state_dict(model.state_dict())
-    long = ids.repeat(1, 3)
-    plain = looked_at(model, long, [slice(100, 144)])
-    patch_model(model, "yarn", factor=4)
-    mine = looked_at(model, long, [slice(100, 144)])
-    with torch.no_grad():
-        theirs = stock(long, output_attentions=True).attentions
-    for layer in range(2):
-        assert torch.allclose(mine[layer], theirs[layer][0, :, 100:144], atol=1e-5)
-        assert not torch.allclose(plain[layer], theirs[layer][0, :, 100:144], atol=1e-2)
-
-
 def test_a_bias_is_the_formula(build: Build, ids: Tensor) -> None:
     """ALiBi on Llama, from the projections of the first layer in float64: softmax(q · k / √d − m |i − j|)."""
     model = build("llama")
