@@ -11,6 +11,7 @@ from hf_posenc import cite
 from hf_posenc.cli.app import COMMANDS, app
 from hf_posenc.cli.commands.info import variables
 from hf_posenc.core.record import SchemeRecord
+from hf_posenc.insight import families
 from hf_posenc.schemes.registry import list_schemes
 
 from .conftest import Call
@@ -71,3 +72,12 @@ def test_properties_are_measured(call: Call) -> None:
     assert found["irope (layer 0)"]["relative"]["holds"]
     assert found["irope (layer 3)"]["relative"]["value"] is None
     assert "rope" in call("info", "rope", "--properties").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["qwen2_5_vl", "clip"])
+def test_a_type_that_reads_images_is_surveyed(model_type: str) -> None:
+    """`list --models --model` takes every model type of transformers, also those without a language-model head."""
+    (found,) = families.one(model_type)
+    assert (found.model_type, found.verdict) == (model_type, "exact")
+    assert found.schemes > 40
