@@ -33,3 +33,10 @@ def test_printed_commands_are_commands(call: Callable, starter: str) -> None:
         assert program == "hf-posenc"
         if name in known:
             known[name].make_context(name, words)
+
+
+def test_cards_have_a_plan_in_text_and_json(call: Callable) -> None:
+    pytest.importorskip("peft", reason="an extra")
+    words = ("advise", "-m", "starter:llama", "--target-length", "1024", "--gpu", "24")
+    told = " ".join(call(*words).out.replace("\\\n", " ").split())
+    assert all(command in told for command in call(*words, "--json").data["plan"]["commands"])

@@ -4,6 +4,7 @@ cell.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,7 +60,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int,
 @pytest.fixture
 def run(llama, tokenizer, tmp_path) -> Callable:
     def compared(schemes: Any = "unpatched,pi", **given: Any) -> Any:
-        return compare(llama, schemes, tokenizer=tokenizer, out=tmp_path, **{"lengths": LENGTHS, **SMALL, **given})
+        few = {"lengths": LENGTHS, "out": tmp_path, **SMALL}
+        return compare(llama, schemes, tokenizer=tokenizer, **{**few, **given})
 
     return compared
 
@@ -253,3 +255,54 @@ def test_default_lengths_lie_within_and_beyond_what_the_schemes_count_from(
         fitting = Measuring(lm, CompareSettings(), {}, {}, None, None, {})  # type: ignore[arg-type]
         effects = [fitting.has_effect(fitting.fit(entries[-1], n), n, n) for n in lengths]
         assert effects == [n > lengths[-2] or (multiples[-1] == 4 and n > TRAINED) for n in lengths]
+
+
+def questions(folder: Path, first: int = 1800) -> Path:
+    """A file of six questions, each about a year from ``first`` on."""
+    records = [
+        {
+            "context": f"Ship {n} sank in {first + n}.",
+            "question": f"When did ship {n} sink?",
+            "answers": [f"{first + n}"],
+        }
+        for n in range(6)
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    return folder / "questions.jsonl"
+
+
+def asked(run: Callable, folder: Path, **given: Any) -> None:
+    run(lengths=[2 * TRAINED, 3 * TRAINED], keys=2, tasks=["posenc_ppl", "posenc_qa_file"], out=folder / "out", **given)
+
+
+@pytest.mark.slow
+def test_cells_are_measured_again_where_the_content_of_the_file_changed(run, tmp_path: Path, measured) -> None:
+    file = questions(tmp_path / "data")
+    asked(run, tmp_path, options={"data": str(file)})
+    count = len(measured)
+    assert count > 4
+    asked(run, tmp_path, options={"data": [str(file)]})
+    asked(run, tmp_path, options={"data": str(questions(tmp_path / "elsewhere"))})  # the same content
+    assert len(measured) == count
+    questions(tmp_path / "data", first=1900)
+    asked(run, tmp_path, options={"data": str(file)})
+    assert len(measured) == 2 * count
+    asked(run, tmp_path, options={"data": str(file), "question_tokens": 200})
+    assert len(measured) == 3 * count
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"question_token": 200}, UnknownOption, "'question_token'.*Did you mean 'question_tokens'"),
+        ({"data": "missing.jsonl"}, UnreadableDocuments, "missing.jsonl"),
+        ({"text": "novel.txt"}, BadComparison, "text"),
+    ],
+)
+def test_what_no_task_reads_is_refused_before_measuring(
+    run, tmp_path: Path, measured, options: dict[str, Any], error: type, told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        asked(run, tmp_path, options={"data": str(questions(tmp_path / "data"))} | options)
+    assert not measured

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -84,16 +83,6 @@ def test_cache_and_weights_of_llama_2_7b() -> None:
     assert memory.token == 2 * 32 * 4096 * 2 == 512 * 1024
     assert memory.cache == 64 * 1024**3
     assert memory.weights == 2 * 6_738_415_616
-
-
-@pytest.mark.parametrize("kind", ["llama", "bert"])
-def test_json_has_the_printed_lines(kind: str) -> None:
-    advice = advise(tiny(kind), TARGET, name="some/model")
-    text = str(advice)
-    assert max(map(len, text.splitlines())) <= 100
-    assert advice.recommendations[0].patch in " ".join(text.split())
-    found = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
-    assert found["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
 
 
 def test_a_window_of_the_model_bounds_its_cache() -> None:

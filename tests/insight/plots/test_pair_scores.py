@@ -51,8 +51,6 @@ def test_distances_are_the_papers(look: Callable, scheme: str, options: dict, di
 @pytest.mark.parametrize(
     ("scheme", "options", "sees"),
     [
-        ("rope", {}, lambda i, j: True),
-        ("window", {"size": 9}, lambda i, j: i - j < 9),
         ("window", {"size": 9, "sinks": 2}, lambda i, j: i - j < 9 or j < 2),
         ("sinks", {"sinks": 3, "recent": 9}, lambda i, j: i - j < 9 or j < 3),
         ("lm_infinite", {"n_global": 3, "n_local": 9}, lambda i, j: i - j < 9 or j < 3),

@@ -26,16 +26,6 @@ def computed(schemes: str, name: str, *, count: int = 1, same_scale: bool = Fals
     return ComputedPlot(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], same_scale)
 
 
-def test_each_panel_has_its_own_scale_unless_one_is_asked_for() -> None:
-    def scales(**how: bool) -> tuple[list[tuple[float, float]], str]:
-        figure = computed("integer,binary", "code", length=12, **how).drawn()
-        clims = [image.get_clim() for axes in figure.axes[:2] for image in axes.images]
-        return clims, figure.get_suptitle().splitlines()[-1]
-
-    assert scales() == ([(-11, 11), (-1, 1)], "each scheme has its own scale")
-    assert scales(same_scale=True) == ([(-11, 11), (-11, 11)], "all panels have one scale")
-
-
 @pytest.mark.parametrize("ending", [".png", ".svg"])
 def test_files_are_the_same_every_time(tmp_path: Path, ending: str) -> None:
     one, two = (tmp_path / f"{n}{ending}" for n in "ab")
