@@ -173,7 +173,7 @@ def demo(
 ) -> None:
     """Compare schemes on a small trained Llama.
 
-    Schemes at up to eight times its trained length, each patched once with the factor of the longest. About three
+    Schemes at up to eight times its trained length, each patched once with the factor of the longest. Under four
     minutes; needs no network. Your own models: hf-posenc compare.
     """
     from hf_posenc.eval import compare
