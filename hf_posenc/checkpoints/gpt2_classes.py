@@ -18,12 +18,11 @@ import transformers
 from torch import Tensor
 
 from hf_posenc.checkpoints.export import filled
-from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part
+from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_schemes
 from hf_posenc.checkpoints.plain_config import explained_refusal
 from hf_posenc.checkpoints.static_rotation import HOOKS, longrope
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.errors import NotExpressible
-from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.config_guard import PATCH_KEYS
 from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
@@ -45,7 +44,7 @@ BLOCKS = {
 
 def other_gpt2(model: Any) -> Any:
     """The model as a class of transformers that computes its scheme."""
-    schemes = dict.fromkeys(acting_part(module.scheme) for module in base_model_of(model)[0].__dict__[ATTENTIONS])
+    schemes = dict.fromkeys(acting_schemes(base_model_of(model)[0]))
     name = describe(model).scheme
     if len({scheme.shown_name for scheme in schemes}) != 1:
         raise NotExpressible(
@@ -70,7 +69,7 @@ def with_table(model: Any, scheme: Scheme) -> Any:
     """A GPT-2 with a table of as many positions as the target length, or with its own, where the scheme keeps that."""
     own = own_weights(model)
     table = own["transformer.wpe.weight"]
-    positions = torch.arange(describe(model).target_length, device=model.device)[None]
+    positions = torch.arange(describe(model).target_length, device=table.device)[None]
     with torch.no_grad():
         codes = scheme.read_table(table, positions) if implements(scheme, "read_table") else scheme.embed(positions)
     rows = table if codes is None else codes[0].to(table.dtype)
