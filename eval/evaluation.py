@@ -17,7 +17,7 @@ from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
-from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, remarks_on, rows_of
+from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, few_documents, rows_of
 from hf_posenc.eval.task_run import suppress_output
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
     first = lm.rank == 0
     documents = document_scores(raw) if first else []
     rows = rows_of(raw, scheme=scheme, model=model_name(lm), documents=documents) if first else []
-    rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))
+    rows, documents, remarks = from_first(lm, (rows, documents, list(dict.fromkeys(few_documents(rows)))))
     return Evaluation(rows, raw, first, documents, remarks)
 
 
