@@ -47,20 +47,19 @@ class PlotRequest:
 
         The plot's factor gives way to 1 where the scheme cannot extend.
         """
-        source, given = self.source, {**self.lengths, **entry.lengths}
+        source, lengths = self.source, self.lengths
         if isinstance(source, Shapes):
-            given = {"trained_length": plot.trained_length, **given}
-        built: dict[str, Any] = {"options": entry.own_options, "label": entry.label, "layer": self.layer}
+            lengths = {"trained_length": plot.trained_length, **lengths}
+        fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & {*lengths, *entry.lengths})
+        carried = isinstance(source, Model) and source.carries(entry, lengths)
+        wanted: dict[str, Any] = {} if fixed or carried else {"factor": plot.factor}
         with ExitStack() as stack:
-            fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & given.keys())
-            carried = isinstance(source, Model) and source.carries(entry.scheme, entry.own_options, given)
-            wanted: dict[str, Any] = {} if fixed or carried else {"factor": plot.factor}
             try:
-                target = stack.enter_context(source.target(entry.scheme, **built, **wanted, **given))
+                target = stack.enter_context(source.target(entry, {**wanted, **lengths}, self.layer))
             except OptionOutOfRange:  # a table ends, or the scheme does
                 if not wanted:
                     raise
-                target = stack.enter_context(source.target(entry.scheme, **built, **given))
+                target = stack.enter_context(source.target(entry, lengths, self.layer))
             yield target
 
 

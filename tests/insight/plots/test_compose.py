@@ -20,6 +20,7 @@ from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, UnknownPlot, View, register_plot
 from hf_posenc.insight.plots.save import frames
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.registry import list_schemes
 
 SMALL = Shapes(heads=2, head_dim=8, width=16)
@@ -93,7 +94,7 @@ class Stairs(Scheme):
 
 
 def test_a_third_partys_scheme_is_shown_by_its_hooks() -> None:
-    with SMALL.target(Stairs) as target:
+    with SMALL.target(Entry("stairs", Stairs), {}) as target:
         shown = {plot.name for plot in list_plots() if plot.shows(target)}
         found = plot_of("bias_curve").numbers(target, View(length=12))
     assert shown == {"bias", "bias_curve", "score", "score_curve"}
