@@ -15,8 +15,8 @@ from pathlib import Path
 from evidence_tables import between_comments
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting import MARKERS, WIDEST, figure, length_ticks, save_figure
-from hf_posenc.insight.plots.marks import plain, style
+from hf_posenc.core.plotting import MARKERS, WIDEST, figure, length_ticks, plain, save_figure
+from hf_posenc.insight.plots.marks import style
 
 DOCS = Path(__file__).parent
 PAGE, FIGURES, PICTURE = DOCS / "starters.md", DOCS / "laboratory.json", DOCS / "laboratory.png"

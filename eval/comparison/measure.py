@@ -26,7 +26,7 @@ from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Costs, Record
 from hf_posenc.eval.task_run import SharedOptions
 from hf_posenc.forward.host_calls import cache_name, cache_of
-from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 
 
 def measure_cells(measuring: Measuring, cells: Sequence[Cell], progress: ProgressCallback) -> list[Record]:
@@ -56,14 +56,15 @@ def measure_cell(measuring: Measuring, cell: Cell, on_request: OpenProgressCallb
     try:
         with patched(measuring, cell):
             record = replace(record, state="failed")
-            measurable = begin_peak(lm.model.device)
+            device = next(lm.model.parameters()).device
+            measurable = begin_peak(device)
             found = evaluate(
                 lm, tasks=[cell.task], lengths=cell.lengths, longest=measuring.longest, label=cell.entry.label,
                 text=measuring.text, text_field=own.text_field, document_separator=own.document_separator,
                 include_path=own.include_path, trust_tasks=own.trust_tasks, options=SharedOptions(own.options),
                 **own.measure(),
             )  # fmt: skip
-            costs = costs_since(lm.model, measurable=measurable)
+            costs = costs_since(lm.model, device, measurable=measurable)
         record = replace(record, reason=invalid_rows_reason(found.rows), remarks=found.remarks)
         if not record.reason:
             record = replace(record, state="done", rows=found.rows, documents=found.documents, costs=costs)
@@ -96,10 +97,7 @@ def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
             lengths["target_length"] = max(measuring.reach(cell.length), trained_length_under(lm, entry))
         with drawn_from(measuring.settings.seed):  # learned parameters are initialized randomly
             patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
-        try:
-            yield
-        finally:
-            unpatch_model(lm.model)
+        yield
 
 
 def invalid_rows_reason(rows: Sequence[Row]) -> str:
@@ -130,9 +128,8 @@ def begin_peak(device: torch.device) -> bool:
     return memory.reset_peak()
 
 
-def costs_since(model: Any, *, measurable: bool) -> Costs:
+def costs_since(model: Any, device: torch.device, *, measurable: bool) -> Costs:
     """Costs of a model, as it is patched now, since `begin_peak`."""
-    device: torch.device = model.device
     peak = int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else memory.peak()
     name = str(device) if device.type == "cuda" else "process"
     return Costs(peak if measurable else None, name, cache_per_token(model))  # that runs two small passes, afterwards

@@ -36,10 +36,10 @@ def test_peak_memory_is_that_since_it_was_begun(llama) -> None:
         pytest.skip("this system does not tell the peak of a part of a run")
     size = 200 << 20
     taken = torch.ones(size // 4)
-    with_it = costs_since(llama, measurable=True)
+    with_it = costs_since(llama, llama.device, measurable=True)
     del taken
     begin_peak(llama.device)
-    after = costs_since(llama, measurable=True)
+    after = costs_since(llama, llama.device, measurable=True)
     assert 0.8 * size < with_it.peak_memory - after.peak_memory < 1.5 * size
     assert after.memory_of == "process"
 

@@ -11,7 +11,7 @@ from hf_posenc.forward.current_forward import schemes_of_base
 from hf_posenc.forward.engine_backend import computed_in_parts
 from hf_posenc.insight.advise.plan import Plan
 from hf_posenc.insight.advise.recommendation import Recommendation
-from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.training.emit.emit import plain_form
 from hf_posenc.training.emit.run import CHECKPOINT, OUTPUT
@@ -39,15 +39,13 @@ class Portable:
     def of(cls, skeleton: Any, one: Recommendation) -> Portable:
         """That of a recommendation, tried on the model without weights."""
         given: dict[str, Any] = {**one.lengths, **one.options}
-        patch_model(skeleton, one.scheme, **given)
-        try:
+        with scheme_set_aside(skeleton):
+            patch_model(skeleton, one.scheme, **given)
             plain = plain_form(skeleton)
             schemes = schemes_of_base(base_model_of(skeleton)[0])
             in_parts = all(scheme.geometry.causal and computed_in_parts(scheme) for scheme in schemes)
             in_parts &= "trained_length" not in one.lengths  # which no command after training could name
             return cls(plain is not None, plain is None or plain.section is not None, in_parts)
-        finally:
-            unpatch_model(skeleton)
 
 
 def commands_of(plan: Plan, one: Recommendation, scheme: Portable) -> tuple[str, ...]:

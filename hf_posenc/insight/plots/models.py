@@ -27,7 +27,7 @@ from hf_posenc.forward.attention import LayerProjections
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
-from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched, patch_of, scheme_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme
@@ -144,11 +144,8 @@ class Model:
             with drawn_from(SEED), warnings.catch_warnings():
                 warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
                 patch_model(self.model, entry.scheme or Unpatched, **{**lengths, **entry.options})
-            try:
-                with torch.no_grad(), drawn_from(SEED):
-                    yield self.present(entry.label, layer)
-            finally:
-                unpatch_model(self.model)
+            with torch.no_grad(), drawn_from(SEED):
+                yield self.present(entry.label, layer)
 
     def present(self, label: str, layer: int) -> Target:
         """The scheme that a layer of the model has now."""
