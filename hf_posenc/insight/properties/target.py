@@ -18,7 +18,7 @@ from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import CannotCombine, FractionalPosition, OptionOutOfRange
-from hf_posenc.insight.plots.models import KINDS, Kind, Shapes, first_kind
+from hf_posenc.insight.plots.models import Kind, Shapes, first_kind
 from hf_posenc.insight.properties.layer import Layer
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build, reach_of
@@ -31,9 +31,7 @@ FAR = 2**16  # bound of positions of schemes without an end: about a full turn o
 
 def bench(model: Kind, *, factor: int = FACTOR, width: int = WIDTH, causal: bool | None = None) -> Geometry:
     """A small model of a type: ``llama`` has RoPE, ``gpt2`` and ``bert`` have a table, ``bert`` is an encoder."""
-    if model not in KINDS:
-        raise OptionOutOfRange(f"model must be one of {', '.join(KINDS)}, got {model!r}. Leave it out.")
-    shapes = Shapes(heads=HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS, trained_length=TRAINED)
+    shapes = Shapes(model, heads=HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS, trained_length=TRAINED)
     own = shapes.geometry(model, factor * TRAINED)
     kv_heads = HEADS if own.rotary is None else HEADS // 2
     return replace(own, kv_heads=kv_heads, causal=own.causal if causal is None else causal)
