@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from hf_posenc.core.files.atomic import write_json
-from hf_posenc.core.plotting import MARKERS, WIDEST, figure, length_ticks, save_figure
-from hf_posenc.insight.plots.marks import plain, style
+from hf_posenc.core.plotting import MARKERS, WIDEST, figure, length_ticks, plain, save_figure
+from hf_posenc.insight.plots.marks import style
 
 DOCS = Path(__file__).parent
 FIGURES, PICTURE = DOCS / "laboratory.json", DOCS / "laboratory.png"
