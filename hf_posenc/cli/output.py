@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, TextIO
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 200  # columns of a table where stdout is no terminal
 FIRST_PAUSE, LONGEST_PAUSE = 5, 60  # seconds between lines of progress where there is no terminal
+SHOWN_OF_TASK = "description", "fields[left]"
+ENOUGH = 0.05  # share of the work after which the time left is told: a few steps say little, and the first are slow
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 QUIET_VARIABLES = ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
 
@@ -103,31 +106,77 @@ def progress(quiet: bool = False) -> Iterator[OpenProgressCallback]:
         ):
             yield lambda done, doing: None
         elif sys.stderr.isatty():
-            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                Progress,
+                TaskProgressColumn,
+                TextColumn,
+                TimeElapsedColumn,
+            )
 
-            doing_column = TextColumn("{task.description}", markup=False)
-            columns = doing_column, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+            doing_column, left_column = (TextColumn(f"{{task.{name}}}", markup=False) for name in SHOWN_OF_TASK)
+            columns = doing_column, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), left_column
+            left = TimeLeft()
             with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
-                task = bar.add_task("", total=None)
+                task = bar.add_task("", total=None, left="")
                 yield lambda done, doing: bar.update(
-                    task, total=None if done is None else 1.0, completed=done, description=printable(doing)
-                )
+                    task, total=None if done is None else 1.0, completed=done, description=printable(doing),
+                    left=left(done),
+                )  # fmt: skip
         else:
-            yield ProgressLines(sys.stderr)
+            lines = ProgressLines(sys.stderr)
+            yield lines
+            lines.close()
+
+
+class TimeLeft:
+    """The time left of work that reports its share; it begins anew with work that has less done."""
+
+    def __init__(self) -> None:
+        self.since, self.first = 0.0, 0.0
+        self.last: float | None = None
+
+    def __call__(self, done: float | None) -> str:
+        """Return the time left in words; empty where too little is done to know it, or all."""
+        now, before, self.last = time.monotonic(), self.last, done
+        if done is None or before is None or done < before or done <= self.first:
+            self.since, self.first = now, done or 0.0  # loading, before the first step, tells nothing of the steps
+            return ""
+        if done - self.first < ENOUGH or done >= 1:
+            return ""
+        return f"{timedelta(seconds=round((now - self.since) * (1 - done) / (done - self.first)))} left"
 
 
 class ProgressLines:
-    """Progress as lines of text, for log files: often at first, at most one a minute later."""
+    """Progress as lines of text, for log files: often at first, at most one a minute later, and the last of each part.
+
+    A part ends where the share becomes known or unknown, or falls.
+    """
 
     def __init__(self, stream: TextIO) -> None:
-        self.stream, self.next, self.pause = stream, 0.0, FIRST_PAUSE
+        self.stream, self.next, self.pause, self.unwritten = stream, 0.0, FIRST_PAUSE, ""
+        self.left = TimeLeft()
 
     def __call__(self, done: float | None, doing: str) -> None:
-        """Write a line with the share done, unless the last one was written a short time ago."""
-        if time.monotonic() >= self.next:
-            self.next, self.pause = time.monotonic() + self.pause, min(2 * self.pause, LONGEST_PAUSE)
-            self.stream.write(printable(doing) + ("" if done is None else f": {100 * done:.0f} %") + "\n")
+        """Write a line with the share done and the time left, unless the last one was written a short time ago."""
+        before, now = self.left.last, time.monotonic()
+        if before != done and (done is None or before is None or done < before):
+            self.close()
+        self.unwritten = printable(doing)
+        if done is not None:
+            self.unwritten += f": {100 * done:.0f} %"
+        if left := self.left(done):
+            self.unwritten += f", {left}"
+        if now >= self.next:
+            self.next, self.pause = now + self.pause, min(2 * self.pause, LONGEST_PAUSE)
+            self.close()
+
+    def close(self) -> None:
+        """Write the last line, if it was not: of a log, it says how far the work came."""
+        if self.unwritten:
+            self.stream.write(f"{self.unwritten}\n")
             self.stream.flush()
+        self.unwritten = ""
 
 
 def console(stream: TextIO) -> Console:

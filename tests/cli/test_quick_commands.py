@@ -71,20 +71,21 @@ def test_an_option_has_one_spelling_in_all_commands() -> None:
             assert len(long) <= 1, (name, long)
 
 
-def test_log_files_get_ever_fewer_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_waits_until_it_is_known_and_parts_end_with_their_last(monkeypatch: pytest.MonkeyPatch) -> None:
     now, stream = [0.0], io.StringIO()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     lines = ProgressLines(stream)
     for at, done, doing in (
-        (100, None, "read: 1"),
-        (101, None, "read: 2"),
-        (106, 0.01, "a"),
-        (110, 0.1, "b"),
-        (200, 1.0, "b"),
-    ):
+        (100, None, "read: 1"), (101, None, "read: 2"), (200, 0.0, "loading"), (300, 0.0, "a"), (310, 0.01, "a"),
+        (400, 0.1, "a"), (401, 0.11, "b"), (402, 0.02, "generating"), (500, 1.0, "generating"),
+    ):  # fmt: skip
         now[0] = float(at)
         lines(done, doing)
-    assert stream.getvalue().splitlines() == ["read: 1", "a: 1 %", "b: 100 %"]
+    lines.close()
+    assert stream.getvalue().splitlines() == [
+        "read: 1", "read: 2", "loading: 0 %", "a: 0 %", "a: 10 %, 0:15:00 left", "b: 11 %, 0:13:37 left",
+        "generating: 100 %",
+    ]  # fmt: skip
 
 
 def test_bibtex_of_a_scheme_and_of_a_composition(call: Call) -> None:
