@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
@@ -10,6 +11,7 @@ import typer
 from hf_posenc import cite
 from hf_posenc.cli.app import COMMANDS, app
 from hf_posenc.cli.commands.info import variables
+from hf_posenc.cli.output import ProgressLines
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.insight import families
 from hf_posenc.schemes.registry import list_schemes
@@ -60,6 +62,23 @@ def test_help_is_plain(call: Call, name: str) -> None:
         assert line[:2] == ["hf-posenc", name]
         assert {word for word in line if word.startswith("-")} <= known
     assert not re.search(r"<\w|list\[|x>=| INTEGER| FLOAT", head), head
+
+
+def test_the_time_left_waits_until_it_is_known_and_parts_end_with_their_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, stream = [0.0], io.StringIO()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lines = ProgressLines(stream)
+    for at, done, doing in (
+        (100, None, "read: 1"), (101, None, "read: 2"), (200, 0.0, "loading"), (300, 0.0, "a"), (310, 0.01, "a"),
+        (400, 0.1, "a"), (401, 0.11, "b"), (402, 0.02, "generating"), (500, 1.0, "generating"),
+    ):  # fmt: skip
+        now[0] = float(at)
+        lines(done, doing)
+    lines.close()
+    assert stream.getvalue().splitlines() == [
+        "read: 1", "read: 2", "loading: 0 %", "a: 0 %", "a: 10 %, 0:15:00 left", "b: 11 %, 0:13:37 left",
+        "generating: 100 %",
+    ]  # fmt: skip
 
 
 def test_bibtex_of_a_scheme_and_of_a_composition(call: Call) -> None:

@@ -29,11 +29,6 @@ def test_committed_pictures_are_current(file: str) -> None:
     assert committed == now, message
 
 
-def test_every_arrow_points_downwards() -> None:
-    level = graph.levels(graph.folder_arrows())
-    assert all(level[a] > level[b] for a, b in graph.folder_arrows())
-
-
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Imports for type checkers and inside functions count."""
     arrows = graph.file_arrows()

@@ -15,7 +15,7 @@ from hf_posenc import describe, is_patched, patch_model, unpatch_model
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison import measure as measuring
 from hf_posenc.eval.comparison.cell import Measuring
-from hf_posenc.eval.comparison.measure import cache_per_token, measure_cell, patched
+from hf_posenc.eval.comparison.measure import begin_peak, cache_per_token, costs_since, measure_cell, patched
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.report.tables import cost_table
 from hf_posenc.eval.results.rows import Row
@@ -133,7 +133,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
 
     monkeypatch.setattr(measuring, "patched", patch)
     monkeypatch.setattr(measuring, "evaluate", evaluate)
-    monkeypatch.setattr(measuring, "costs_since", lambda *_: None)
+    monkeypatch.setattr(measuring, "costs_since", lambda *_, **__: None)
     own = of(model=torch.nn.Linear(1, 1))
     return measure_cell(own, own.cell(YARN, "posenc_ppl", (64,)), lambda *_: None)
 
@@ -168,6 +168,19 @@ def test_the_cache_is_keys_and_values_of_every_layer(llama, bert) -> None:
     patch_model(llama, "rerope", factor=2)  # near keys rotated by their position, and far ones by 0
     assert cache_per_token(llama) == expected * 3 / 2
     assert cache_per_token(bert) is None
+
+
+def test_peak_memory_is_that_since_it_was_begun(llama) -> None:
+    if not begin_peak(llama.device):
+        pytest.skip("this system does not tell the peak of a part of a run")
+    size = 200 << 20
+    taken = torch.ones(size // 4)
+    with_it = costs_since(llama, llama.device, measurable=True)
+    del taken
+    begin_peak(llama.device)
+    after = costs_since(llama, llama.device, measurable=True)
+    assert 0.8 * size < with_it.peak_memory - after.peak_memory < 1.5 * size
+    assert after.memory_of == "process"
 
 
 def test_costs_are_stored_and_written_apart(llama, tokenizer, tmp_path: Path) -> None:

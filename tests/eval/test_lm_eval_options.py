@@ -10,8 +10,9 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from hf_posenc import patch_model
-from hf_posenc.errors import RequestTooLong, UnknownOption, WrongKind
+from hf_posenc.errors import BadComparison, RequestTooLong, UnknownOption, WrongKind
 from hf_posenc.eval import evaluate
+from hf_posenc.eval.catalogue import explained_task_errors
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.settings import generation_of
 from hf_posenc.eval.tasks import base
@@ -130,6 +131,12 @@ def test_a_model_object_is_not_cut_or_changed_in_silence(llama, tokenizer) -> No
     patch_model(llama, "yarn", factor=2)
     rows = evaluate(theirs, tasks=["posenc_passkey"], lengths=[128], keys=1).rows
     assert {row.scheme for row in rows} == {"yarn"}
+
+
+def test_what_keeps_a_task_from_loading_is_named() -> None:
+    for error in (ModuleNotFoundError("no_such_package"), ConnectionError("a/b"), KeyError("dataset_path")):
+        with pytest.raises(BadComparison, match=type(error).__name__), explained_task_errors(["theirs"]):
+            raise error
 
 
 def test_a_task_loads_its_tokenizer_with_the_options_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import MissingPackage, OptionOutOfRange
 from hf_posenc.insight.plots import Shapes, numbers, registry
-from hf_posenc.insight.plots.compose import first_plot, plots_of, request_of, sheets
+from hf_posenc.insight.plots.compose import plots_of, request_of, sheets
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, UnknownPlot, View, register_plot
@@ -32,7 +32,7 @@ SMALL = Shapes(heads=2, head_dim=8, width=16)
     ],
 )  # fmt: skip
 def test_the_default_plot_of_schemes(schemes: str, plot: str) -> None:
-    assert first_plot(request_of(schemes, shapes=SMALL)).name == plot
+    assert plots_of(request_of(schemes, shapes=SMALL))[0].name == plot
 
 
 @pytest.mark.parametrize("record", list_schemes(), ids=lambda record: record.name)
