@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hf_posenc.insight.plots import Shapes, codes, numbers
+from hf_posenc.schemes.entry import Entry
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "docs" / "_ext")]
 
@@ -82,7 +83,7 @@ def gap(found: Any, wanted: torch.Tensor) -> float:
 def test_frequencies(answers: Any, name: str, setting: str) -> None:
     """Float64 on both sides; the scores are their cosines, and YaRN's square of the temperature."""
     built, lengths = shapes(setting)
-    with built.target(name, **lengths) as target:
+    with built.target(Entry(name, name), lengths) as target:
         found = next(iter(codes.frequencies(target, target.geometry.target_length).values()))
         scale = target.scheme.logit_scale()
     answer = answers[name, setting]
@@ -105,7 +106,7 @@ def test_a_wrong_formula_is_noticed() -> None:
     assert planted != formulas()
     answer = run(planted + RUN, [["ntk", SETTINGS["default"]]])[0]
     built, lengths = shapes("default")
-    with built.target("ntk", **lengths) as target:
+    with built.target(Entry("ntk", "ntk"), lengths) as target:
         wanted = next(iter(codes.frequencies(target, 256).values()))
     with pytest.raises(AssertionError):
         assert gap([answer["frequencies"]], wanted[None]) <= TOLERANCE
