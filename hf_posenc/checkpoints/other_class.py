@@ -26,7 +26,6 @@ from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patching.expected_effect import frequency_values
 from hf_posenc.patching.offloading import computing_device, offloaded_values, offloads_of
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme
@@ -147,7 +146,7 @@ def needs_of(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | None, int | 
     if not rest or isinstance(rest[0], HostRotation):
         return dict(config.rope_parameters), window
     rotation = static_rotation(rest[0])
-    if rotation is not None and not any(frequency_values(rotation)) and rest[0].logit_scale() == 1.0:
+    if rotation is not None and not any(rotation.numbers) and rest[0].logit_scale() == 1.0:
         return None, window
     try:
         parameters, short = parameters_of(rest[0], "")
