@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-from hf_posenc import describe, from_pretrained, is_patched, patch_model
+from hf_posenc import describe, export_native, from_pretrained, is_patched, patch_model
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.merge import merge
 from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
-from hf_posenc.errors import ModelNotFound, PeftAdapterMismatch
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.errors import FolderUnusable, ModelNotFound, PeftAdapterMismatch
 from hf_posenc.eval.lm.measurable import model_arguments
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
 
@@ -119,3 +121,19 @@ def test_a_base_with_a_scheme_of_its_own_is_not_patched_anew(adapter, make_model
     patch_model(make_model("llama"), "pi", factor=FACTOR).save_pretrained(tmp_path / "base")
     with pytest.raises(PeftAdapterMismatch, match="yarn"):
         from_pretrained(tmp_path / "base", peft_adapter=folder)
+
+
+@pytest.mark.parametrize("write", ["save", "export"])
+def test_a_folder_with_an_adapter_is_refused(write: str, tmp_path: Path) -> None:
+    """Control: transformers puts the adapter on whatever model is there."""
+    adapter = lora(init_lora_weights=False)
+    peft.get_peft_model(tiny_model("llama"), adapter).save_pretrained(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    model = patch_model(tiny_model("llama"), "yarn", factor=4)
+    with pytest.raises(FolderUnusable, match="PEFT adapter"):
+        model.save_pretrained(tmp_path) if write == "save" else export_native(model, tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+    tiny_model("llama").save_pretrained(tmp_path)
+    text = torch.arange(3, 35)[None]
+    there = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert not torch.allclose(there(text).logits, tiny_model("llama")(text).logits, atol=0.1)

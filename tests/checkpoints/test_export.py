@@ -45,6 +45,20 @@ def test_a_type_that_transformers_does_not_have_yet_is_refused(monkeypatch, tmp_
         export_native(patch_model(tiny_model("llama"), "proportional", factor=4, p=0.5), tmp_path / "plain")
 
 
+@pytest.mark.skipif("proportional" not in ROPE_INIT_FUNCTIONS, reason="this transformers does not have the RoPE type")
+def test_a_proportional_rotation_that_is_not_stretched_loads_without_a_warning(tmp_path, caplog) -> None:
+    from transformers import AutoConfig
+    from transformers.utils import logging
+
+    model = patch_model(tiny_model("llama"), "proportional", p=0.5)
+    assert "factor" not in export_native(model, tmp_path)
+    logging.enable_propagation()
+    caplog.clear()
+    AutoConfig.from_pretrained(tmp_path)
+    logging.disable_propagation()
+    assert "Unrecognized" not in caplog.text
+
+
 @pytest.mark.slow
 def test_plain_transformers_computes_the_same(run_in_new_process, tmp_path) -> None:
     """Without this package, at the trained and at the target length; by-length schemes at the trained one only."""

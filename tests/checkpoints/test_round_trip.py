@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, GPT2ForSequenceClassification, LlamaModel, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch
@@ -114,3 +115,24 @@ def test_all_layers_as_patch_model_takes_them(tmp_path) -> None:
         from_pretrained(tmp_path / "far alone", **asked)
     with pytest.raises(CheckpointMismatch, match="target_length 64 was asked for"):
         from_pretrained(tmp_path / "all", target_length=64)
+
+
+SCALED: list[dict[str, object]] = [
+    {"rope_type": "linear"},
+    {"rope_type": "yarn"},
+    {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+]
+
+
+@pytest.mark.parametrize("scaling", SCALED, ids=lambda scaling: scaling["rope_type"])
+@pytest.mark.parametrize("scheme", ["alibi", "host+self_extend"])
+def test_a_model_that_is_scaled_already(scheme: str, scaling, logits_of, tmp_path) -> None:
+    """Its frequencies are computed by transformers, while the model is built on the meta device."""
+    if scaling["rope_type"] not in ROPE_INIT_FUNCTIONS:
+        pytest.skip("this transformers does not have the RoPE type")
+    counted = {"original_max_position_embeddings": TRAINED} if scaling["rope_type"] in ("yarn", "llama3") else {}
+    parameters = {"rope_theta": 1e4, "factor": 2.0, **scaling, **counted}
+    model = patch_model(tiny("llama", max_position_embeddings=2 * TRAINED, rope_parameters=parameters), scheme)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
