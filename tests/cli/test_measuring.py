@@ -1,4 +1,4 @@
-"""``hf-posenc bench``: output, files, refusals, and what an interrupted run keeps."""
+"""Commands that measure, ``bench``, ``probe`` and ``eval``: output, files, and what an interrupted run keeps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from hf_posenc.insight.bench import run as measuring
+
+from .conftest import Call
 
 TINY = ("--shape", "1,32,2,2", "--lengths", "32,64", "--rounds", "2", "--device", "cpu")
 
@@ -48,3 +50,33 @@ def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, m
     assert "1 finished cell" in answer.err
     assert "yarn" in answer.out
     assert [cell["length"] for cell in json.loads((tmp_path / "bench.json").read_text())["cells"]] == [32]
+
+
+SMALL = ("--samples", "2", "--set", "rows=16", "--length", "128")
+
+
+@pytest.mark.slow
+def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need the extra plot")
+    answer = call("probe", "--model", "starter:gpt2", *SMALL, "--out", str(tmp_path / "out"))
+    assert answer.code == 0
+    assert "heads use position" in answer.out
+    assert "used length" in answer.out
+    assert "not above the lowest by more than 2 standard errors" in " ".join(answer.out.split())
+    for name in ("distance", "heads", "sinks", "loss"):
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "out" / "probe.json").read_text())["trained_length"] == 256
+
+
+def test_options_reach_the_tasks(call: Call, tmp_path: Path) -> None:
+    settings = ("keys=3", "depths=0,1", "limit=2", "log_samples=true", "scoring=generate", "haystack=repeat",
+                "gen_kwargs=max_gen_toks=2", "batch_size=2")  # fmt: skip
+    out = tmp_path / "out.json"
+    words = ("eval", "-m", "starter:llama", "-l", "128", "-t", "posenc_niah_single", "--out", str(out), "--json")
+    answer = call(*words, *(word for one in settings for word in ("--set", one)))
+    assert answer.code == 0, answer.err
+    assert {(row["metric"], row["n"]) for row in answer.data} == {("match", 2), ("part", 2)}
+    samples = json.loads(out.read_text())["lm_eval"]["samples"]["posenc_niah_single"]
+    assert len(samples) == 2
+    assert samples[0]["arguments"][0][1]["max_gen_toks"] == 2
+    assert "The grass is green." in samples[0]["arguments"][0][0]
