@@ -13,7 +13,6 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
 
-from . import naive
 from .naive import Positions
 
 OfLayer = Callable[[Tensor, Tensor], Tensor]
@@ -43,11 +42,9 @@ class OfContent(Positions):
 
     layers: Iterator[OfLayer] = field(default_factory=lambda: iter(()))
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of one text in the next layer; see `Positions.mix`."""
-        bias = next(self.layers)(query, key.repeat_interleave(len(query) // len(key), 0))
-        plain = Positions(self.seen, self.distance, self.frequencies, bias, self.row_scale, self.logit_scale)
-        return plain.mix(query, key, value)
+    def bias_of(self, query: Tensor, key: Tensor) -> Tensor | float:
+        """That of the next layer."""
+        return next(self.layers)(query, key)
 
 
 def with_layers(text: Positions, layers: list[OfLayer], **more: Any) -> OfContent:
@@ -62,8 +59,3 @@ def attention_inputs(model: Any) -> list[Tensor]:
         if name.endswith(("q_proj", "c_attn", "self.query")):
             module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     return inputs
-
-
-def free(model: str, length: int) -> Positions:
-    """A text without positions, as an unpatched model computes it."""
-    return naive.both_ways(length) if model == "bert" else naive.causal(length)

@@ -21,7 +21,7 @@ from hf_posenc.schemes.bias.kerple import Kerple
 from hf_posenc.schemes.bias.rel_bias import RelativeBias
 from hf_posenc.schemes.bias.sandwich import Sandwich
 
-from . import content, models
+from . import content, models, naive
 from .models import HEADS, TRAINED
 
 LENGTH = 3 * TRAINED
@@ -117,7 +117,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_whole_models(case: Case, model: str) -> None:
     build, formula = models.MODELS[model]
-    ids, text = models.text(LENGTH), content.free(model, LENGTH)
+    ids, text = models.text(LENGTH), naive.free(model, LENGTH)
     patched = patch_model(build(), case.scheme, target_length=LENGTH, **case.options)
     schemes = [m for m in patched.modules() if isinstance(m, Scheme)]
     assert len(schemes) == case.layers

@@ -24,7 +24,7 @@ from .models import HEADS, TRAINED
 
 FAR = [0, 131_072, 4_000_000]
 LENGTH = 200
-RELEASED = 2.0 ** (-8 * torch.arange(1, HEADS + 1, dtype=torch.float64) / HEADS)  # 1/4 … 1/256
+RELEASED = naive.slopes(HEADS).flatten()  # 1/4 … 1/256
 SLOPES = torch.tensor([0.7, 0.3, 1 / 60, 2.9], dtype=torch.float64)
 OPTIONS: dict[str, dict[str, Any]] = {
     "code": {}, "given": {"slopes": SLOPES.tolist()}, "learned": {"slopes": "learned", "interpolate": 1.3}

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import (
     Cohere2Config,
     Cohere2Model,
+    DynamicCache,
     Llama4ForCausalLM,
     Llama4TextConfig,
     SmolLM3Config,
@@ -115,11 +116,7 @@ def test_attention_becomes_cohere2(layer: int) -> None:
 def test_local_layers_evict_keys_and_global_ones_do_not(cut: int, step: int) -> None:
     """Each layer caches what it can still see, and the text goes on as if all of it were there."""
     model, ids, window = hybrid(window=9), models.text(LENGTH), 9
-    with torch.no_grad():
-        first = model(ids[None, :cut], use_cache=True)
-        pieces, cache = [first.logits[0]], first.past_key_values
-        for start in range(cut, LENGTH, step):
-            piece = ids[None, start : start + step]
-            pieces.append(model(piece, past_key_values=cache, use_cache=True).logits[0])
-    assert (torch.cat(pieces) - models.logits(model, ids)).abs().max() <= LIMIT
+    cache = DynamicCache(config=model.config)
+    pieces = models.in_pieces(model, ids[None], *range(cut, LENGTH, step), LENGTH, cache=cache)[0]
+    assert (pieces - models.logits(model, ids)).abs().max() <= LIMIT
     assert [layer.keys.shape[2] for layer in cache.layers] == [window - 1] * 3 + [LENGTH]

@@ -68,20 +68,10 @@ def test_cached_equals_uncached(cut: int) -> None:
     """Where transformers' own goes stale, on the same weights, it does not."""
     ids = models.text(TRAINED + 6)
     patched = patch_model(models.llama(), "longrope", factor=FACTOR, **FACTORS)
-    assert (decoded(patched, ids, cut) - models.logits(patched, ids)).abs().max() <= LIMIT
+    assert (models.in_pieces(patched, ids[None], cut)[0] - models.logits(patched, ids)).abs().max() <= LIMIT
     if cut <= TRAINED:  # control; once past the switch, one table serves their later calls too
         stock = models.llama(rope_parameters=native(), max_position_embeddings=LENGTH)
-        assert (decoded(stock, ids, cut) - models.logits(stock, ids)).abs().max() > 100 * LIMIT
-
-
-@torch.no_grad()
-def decoded(model: Any, ids: torch.Tensor, cut: int) -> torch.Tensor:
-    """Logits of a text whose first ``cut`` tokens are read at once and the others one by one."""
-    first = model(ids[None, :cut], use_cache=True)
-    pieces, cache = [first.logits[0]], first.past_key_values
-    for token in ids[cut:]:
-        pieces.append(model(token[None, None], past_key_values=cache, use_cache=True).logits[0])
-    return torch.cat(pieces).double()
+        assert (models.in_pieces(stock, ids[None], cut)[0] - models.logits(stock, ids)).abs().max() > 100 * LIMIT
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from . import naive
 from .models import HEAD_DIM, HEADS, VOCABULARY, llama
 
 LENGTH = 48
-SLOPES = torch.tensor([2.0 ** (-8 * (head + 1) / HEADS) for head in range(HEADS)], dtype=torch.float64)
 WINDOW = 20
 
 
@@ -29,7 +28,7 @@ def positions_with_gaps() -> Tensor:
 
 
 def alibi(distance: Tensor, order: Tensor) -> naive.Positions:
-    return naive.Positions(order, distance, bias=-SLOPES[:, None, None] * distance)
+    return naive.Positions(order, distance, bias=-naive.slopes(HEADS) * distance)
 
 
 def rope(distance: Tensor, order: Tensor) -> naive.Positions:

@@ -31,8 +31,7 @@ def interpolated(text: Positions, positions: Tensor) -> Positions:
 
 
 def biased(text: Positions, positions: Tensor) -> Positions:
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)
-    return replace(text, bias=-slopes[:, None, None] * (positions[:, None] - positions).abs())
+    return replace(text, bias=-naive.slopes(HEADS) * (positions[:, None] - positions).abs())
 
 
 def coded(text: Positions, positions: Tensor) -> Positions:
@@ -40,7 +39,6 @@ def coded(text: Positions, positions: Tensor) -> Positions:
     return replace(text, code=torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
 
 
-FREE = {"llama": naive.causal, "gpt2": naive.causal, "bert": naive.both_ways}
 WHOLE: list[tuple[str, str, Callable[[Positions, Tensor], Positions]]] = [
     ("pose", "llama", rotated),
     ("randpos", "llama", rotated),
@@ -65,8 +63,8 @@ def test_whole_models_in_training(name: str, model: str, does: Callable[[Positio
     positions = scheme_of(patched).reposition(IN_STEPS, training=True)[0]
     torch.manual_seed(4)
     ours = models.logits(patched, ids)
-    assert (ours - formula(build(), ids, does(FREE[model](TRAINED), positions))).abs().max() <= LIMIT
-    untouched = formula(build(), ids, does(FREE[model](TRAINED), IN_STEPS[0]))  # control
+    assert (ours - formula(build(), ids, does(naive.free(model, TRAINED), positions))).abs().max() <= LIMIT
+    untouched = formula(build(), ids, does(naive.free(model, TRAINED), IN_STEPS[0]))  # control
     assert (ours - untouched).abs().max() > 100 * LIMIT
 
 

@@ -81,14 +81,18 @@ CASES: dict[str, Callable[[], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
+def rotated(scheme: str, model: str = "llama") -> naive.Positions:
+    """A long text under a scheme."""
+    scale = (0.1 * math.log(FACTOR) + 1) ** 2 if "mrrope" in scheme else 1.0
+    return replace(naive.free(model, LONG), frequencies=CASES[scheme](), logit_scale=scale)
+
+
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("scheme", CASES)
 def test_whole_models_equal_the_definition(scheme: str, model: str) -> None:
     build, formula = models.MODELS[model]
     ids = models.text(LONG)
-    free = naive.both_ways(LONG) if model == "bert" else naive.causal(LONG)
-    scale = (0.1 * math.log(FACTOR) + 1) ** 2 if "mrrope" in scheme else 1.0
-    text = replace(free, frequencies=CASES[scheme](), logit_scale=scale)
+    text = rotated(scheme, model)
     patched = patch_model(build(), scheme, factor=FACTOR, **({"pairs": 8} if "clipped" in scheme else {}))
     assert (models.logits(patched, ids) - formula(build(), ids, text)).abs().max() < 1e-4
     plain = replace(text, frequencies=naive.rope(HEAD_DIM) / (FACTOR if "pi" in scheme else 1))  # control
@@ -97,16 +101,10 @@ def test_whole_models_equal_the_definition(scheme: str, model: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["mrrope", "pi+resonance", "pi+clipped_rope"])
 def test_gradients_equal_the_definition(scheme: str) -> None:
-    ids, model = models.text(LONG), models.llama()
-    steer = torch.randn(LONG, models.VOCABULARY, generator=torch.Generator().manual_seed(0))
-    code = torch.zeros(LONG, models.WIDTH, dtype=torch.float64, requires_grad=True)
-    scale = (0.1 * math.log(FACTOR) + 1) ** 2 if scheme == "mrrope" else 1.0
-    text = replace(naive.causal(LONG), frequencies=CASES[scheme](), logit_scale=scale, code=code)
-    (expected,) = torch.autograd.grad((naive.llama.__wrapped__(model, ids, text) * steer).sum(), code)
-    patched = patch_model(model, scheme, factor=FACTOR, **({"pairs": 8} if "clipped" in scheme else {}))
-    tokens = patched.model.embed_tokens(ids[None]).detach().requires_grad_()
-    (found,) = torch.autograd.grad((patched(inputs_embeds=tokens).logits[0] * steer).sum(), tokens)
-    assert (found[0] - expected).abs().max() < 1e-4 * expected.abs().max()
+    ids, options = models.text(LONG), {"pairs": 8} if "clipped" in scheme else {}
+    _, expected = models.dense_with_gradient("llama", models.llama(), ids, rotated(scheme))
+    _, found = models.with_gradient(patch_model(models.llama(), scheme, factor=FACTOR, **options), ids)
+    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 def test_a_scaled_model_is_rounded_as_it_is() -> None:
@@ -161,8 +159,6 @@ def test_the_default_is_the_authors_share() -> None:
     ("scheme", "options", "error"),
     [
         ("clipped_rope", {"pairs": HEAD_DIM // 2 + 1}, OptionOutOfRange),
-        ("clipped_rope", {"clip": "round"}, OptionOutOfRange),
-        ("mrrope", {"kind": "free"}, OptionOutOfRange),
         ("resonance+clipped_rope", {}, CannotCombine),
         ("rope+resonance", {"learn_freq": True}, CannotCombine),
         ("none+resonance", {}, PosEncError),

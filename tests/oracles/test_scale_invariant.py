@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from torch import Tensor
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
-from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.schemes.attention_scale.scale_invariant import ScaleInvariant
 
 from ..families.tiny import tiny, tokens
@@ -30,14 +28,9 @@ class Stretched(Positions):
 
     tau: float = 10.0
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        groups = query.shape[0] // key.shape[0]
-        key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
-        frequencies = torch.zeros(HEAD_DIM // 2, dtype=torch.float64) if self.frequencies is None else self.frequencies
-        z = naive.rotated_scores(query, key, self.distance, frequencies) / math.sqrt(HEAD_DIM)
+    def logits(self, query: Tensor, key: Tensor) -> Tensor:
         squared = 2 * torch.log(self.distance.clamp(min=0).double() / self.tau + 1) + 1
-        weights = (squared.sqrt() * z + 1 - squared).masked_fill(~self.seen, -math.inf).softmax(-1)
-        return (weights @ value).transpose(0, 1).flatten(1)
+        return squared.sqrt() * super().logits(query, key) + 1 - squared
 
 
 @pytest.mark.parametrize("tau", [10.0, 0.5])
@@ -45,23 +38,13 @@ class Stretched(Positions):
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_in_a_whole_model(name: str, scheme: str, tau: float) -> None:
     """Outputs, and gradients of the embeddings."""
-    model, ids, text = (
-        patch_model(models.MODELS[name][0](), scheme, tau=tau),
-        models.text(TRAINED),
-        naive.causal(TRAINED),
-    )
-    embedded = model.get_input_embeddings()(ids).detach()[None].requires_grad_()
-    code = torch.zeros(TRAINED, models.WIDTH, dtype=torch.float64, requires_grad=True)
-    frequencies = naive.rope(HEAD_DIM) if "rope" in scheme else None
-    build, dense = models.MODELS[name]
-    found = model(inputs_embeds=embedded).logits[0]
-    wanted = dense.__wrapped__(build(), ids, Stretched(text.seen, text.distance, frequencies, code=code, tau=tau))  # type: ignore[attr-defined]
+    (build, dense), ids, free = models.MODELS[name], models.text(TRAINED), naive.causal(TRAINED)
+    text = Stretched(free.seen, free.distance, naive.rope(HEAD_DIM) if "rope" in scheme else None, tau=tau)
+    found, gradient = models.with_gradient(patch_model(build(), scheme, tau=tau), ids)
+    wanted, wanted_gradient = models.dense_with_gradient(name, build(), ids, text)
     assert (found - wanted).abs().max() < 2e-4
-    for logits in (found, wanted):
-        logits.square().mean().backward()
-    torch.testing.assert_close(embedded.grad[0].double(), code.grad, atol=1e-5, rtol=2e-3)
-    other = dense(build(), ids, Stretched(text.seen, text.distance, frequencies, tau=2 * tau))
-    assert (found - other).abs().max() > 0.05  # control
+    torch.testing.assert_close(gradient, wanted_gradient, atol=1e-5, rtol=2e-3)
+    assert (found - dense(build(), ids, replace(text, tau=2 * tau))).abs().max() > 0.05  # control
 
 
 def test_every_range_of_distances_weighs_alike() -> None:
@@ -83,17 +66,6 @@ def test_every_range_of_distances_weighs_alike() -> None:
 def test_token_by_token_and_padded(name: str) -> None:
     model: Any = patch_model(tiny(name), "scale_invariant")
     with torch.no_grad():
-        whole, cache, pieces = model(IDS).logits, None, []
-        for start, end in ((0, 30), (30, 37), *((n, n + 1) for n in range(37, 40))):
-            out = model(IDS[:, start:end], past_key_values=cache, use_cache=True)
-            cache, pieces = out.past_key_values, [*pieces, out.logits]
-        assert (torch.cat(pieces, 1) - whole).abs().max() < 1e-4
+        assert (models.in_pieces(model, IDS, 30, 37) - model(IDS).logits).abs().max() < 1e-4
         alone = model(IDS[:1, 11:]).logits[0]
         assert (model(IDS, attention_mask=PADDED).logits[0, 11:] - alone).abs().max() < 1e-4
-
-
-def test_refusals() -> None:
-    with pytest.raises(OptionOutOfRange, match="tau"):
-        patch_model(models.llama(), "scale_invariant", tau=0)
-    with pytest.raises(SchemeNotDefined):
-        patch_model(tiny("modernbert", masked=True), "scale_invariant")

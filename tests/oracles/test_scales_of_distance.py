@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc import describe, from_pretrained, patch_model
-from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
+from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.insight.advise.memory import Memory, cache_under
 from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.remap.ms_poe import order_of
@@ -33,19 +33,13 @@ PADDED = torch.tensor([[0] * 11 + [1] * 29, [1] * 40])
 class ByAngle(Positions):
     """Positions of which every head and pair has angles of its own, one ``[heads or 1, L, L, pairs]`` a layer."""
 
-    angles: tuple[Tensor, ...] = ()
+    angles: Iterator[Tensor] = field(default_factory=lambda: iter(()))
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        layer = self.__dict__.setdefault("layer", [0])
-        angles = self.angles[layer[0] % len(self.angles)]
-        layer[0] += 1
-        groups = len(query) // len(key)
-        key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
-        turned = torch.polar(torch.ones_like(angles), angles).expand(len(query), -1, -1, -1)
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        angles = next(self.angles)
+        rotation = torch.polar(torch.ones_like(angles), angles).expand(len(query), -1, -1, -1)
         q, k = naive.as_complex(query), naive.as_complex(key)
-        scores = torch.einsum("him,hjm,hijm->hij", q, k.conj(), turned).real / math.sqrt(query.shape[-1])
-        weights = scores.masked_fill(~self.seen, -math.inf).softmax(-1)
-        return (weights @ value).transpose(0, 1).flatten(1)
+        return torch.einsum("him,hjm,hijm->hij", q, k.conj(), rotation).real
 
 
 def by_head(*orders: list[int], least: float = 1.2, most: float = 1.8) -> tuple[Tensor, ...]:
@@ -89,17 +83,12 @@ def test_in_a_whole_model(case: str, kv_heads: int) -> None:
     """Outputs, and gradients of the embeddings."""
     scheme, options, angles = CASES[case]
     model = patch_model(models.llama(num_key_value_heads=kv_heads), scheme, target_length=LENGTH, **options)
-    ids, text = models.text(LENGTH), naive.causal(LENGTH)
-    embedded = model.get_input_embeddings()(ids).detach()[None].requires_grad_()
-    found = model(inputs_embeds=embedded).logits[0]
-    code = torch.zeros(LENGTH, models.WIDTH, dtype=torch.float64, requires_grad=True)
-    plain = models.llama(num_key_value_heads=kv_heads)
-    dense = naive.llama.__wrapped__  # with gradients
-    wanted = dense(plain, ids, ByAngle(text.seen, text.distance, code=code, angles=angles()))
+    ids, text, plain = models.text(LENGTH), naive.causal(LENGTH), models.llama(num_key_value_heads=kv_heads)
+    by_angle = ByAngle(text.seen, text.distance, angles=itertools.cycle(angles()))
+    found, gradient = models.with_gradient(model, ids)
+    wanted, wanted_gradient = models.dense_with_gradient("llama", plain, ids, by_angle)
     assert (found - wanted).abs().max() < 2e-4
-    for logits in (found, wanted):
-        logits.square().mean().backward()
-    torch.testing.assert_close(embedded.grad[0].double(), code.grad, atol=1e-5, rtol=2e-3)
+    torch.testing.assert_close(gradient, wanted_gradient, atol=1e-5, rtol=2e-3)
     others = naive.llama(plain, ids, replace(text, frequencies=naive.rope(HEAD_DIM)))
     assert (found - others).abs().max() > 0.1  # control
 
@@ -118,11 +107,8 @@ def test_token_by_token_and_padded(name: str, scheme: tuple[str, dict[str, Any]]
     rotated = "rope+" if name == "gpt2" else ""
     model = patch_model(tiny(name), rotated + scheme[0], trained_length=16, **scheme[1])
     with torch.no_grad():
-        whole, cache, pieces = model(IDS).logits, None, []
-        for start, end in ((0, 30), (30, 37), *((n, n + 1) for n in range(37, 40))):
-            out = model(IDS[:, start:end], past_key_values=cache, use_cache=True)
-            cache, pieces = out.past_key_values, [*pieces, out.logits]
-        assert (torch.cat(pieces, 1) - whole).abs().max() < 1e-4
+        whole = model(IDS).logits
+        assert (models.in_pieces(model, IDS, 30, 37) - whole).abs().max() < 1e-4
         alone = model(IDS[:1, 11:]).logits[0]
         assert (model(IDS, attention_mask=PADDED).logits[0, 11:] - alone).abs().max() < 1e-4
         model.set_attn_implementation("eager")
@@ -189,12 +175,6 @@ def test_the_order_of_heads() -> None:
 def test_options_out_of_range(scheme: str, options: dict[str, Any]) -> None:
     with pytest.raises(OptionOutOfRange):
         patch_model(models.llama(), scheme, factor=2, **options)
-
-
-@pytest.mark.parametrize("scheme", ["self_extend+dpe", "ms_poe+rerope", "dynamic_ntk+ms_poe"])
-def test_two_remaps_are_refused(scheme: str) -> None:
-    with pytest.raises(CannotCombine):
-        patch_model(models.llama(), scheme, factor=2)
 
 
 def test_no_ratio_is_the_model_itself() -> None:

@@ -18,7 +18,7 @@ from hf_posenc import patch_model
 from hf_posenc.schemes.content.shaw import Shaw
 from hf_posenc.schemes.weights import TableWeights
 
-from . import content, models
+from . import models, naive
 from .models import HEADS, TRAINED, WIDTH
 from .naive import Positions
 
@@ -69,7 +69,7 @@ class Pairwise(Positions):
 )
 def test_whole_models(model: str, options: dict[str, Any]) -> None:
     build, formula = models.MODELS[model]
-    ids, text = models.text(LENGTH), content.free(model, LENGTH)
+    ids, text = models.text(LENGTH), naive.free(model, LENGTH)
     patched = patch_model(build(), "shaw", max_distance=FARTHEST, target_length=LENGTH, **options)
     schemes = [drawn(m, seed) for seed, m in enumerate(m for m in patched.modules() if isinstance(m, Shaw))]
     assert len(schemes) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,19 +41,9 @@ class Sharpened(Positions):
     layers: Iterator[Tensor] = field(default_factory=lambda: iter(()))
     subtract: bool = False
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of one text in the next layer."""
-        factor = next(self.layers)[:, :, None]
-        groups = query.shape[0] // key.shape[0]
-        key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
-        if self.frequencies is None:
-            scores = query @ key.mT
-        else:
-            scores = naive.rotated_scores(query, key, self.distance, self.frequencies)
-        logits = scores / math.sqrt(query.shape[-1]) + self.bias
-        logits = logits - factor if self.subtract else logits * factor
-        weights = logits.masked_fill(~self.seen, -math.inf).softmax(-1)
-        return (weights @ value).transpose(0, 1).flatten(1)
+    def logits(self, query: Tensor, key: Tensor) -> Tensor:
+        factor, logits = next(self.layers)[:, :, None], super().logits(query, key)
+        return logits - factor if self.subtract else logits * factor
 
 
 def factors(scheme: SSMax, keys: Tensor) -> Tensor:
@@ -70,7 +59,7 @@ def test_ssmax_in_whole_models(other: str, options: dict[str, Any], model: str) 
     """The whole logit is scaled, ALiBi's part of it too."""
     build, formula = models.MODELS[model]
     ids = models.text(LENGTH)
-    free = (naive.both_ways if model == "bert" else naive.causal)(LENGTH)
+    free = naive.free(model, LENGTH)
     patched = patch_model(build(), f"{other}+ssmax", target_length=LENGTH, **options)
     schemes = [m for m in patched.modules() if isinstance(m, SSMax)]
     assert len(schemes) == 2
@@ -78,8 +67,7 @@ def test_ssmax_in_whole_models(other: str, options: dict[str, Any], model: str) 
     for weight in (p for scheme in schemes for p in scheme.parameters()):
         torch.nn.init.normal_(weight, mean=0.4, std=0.2)
     keys = torch.full((LENGTH,), LENGTH) if model == "bert" else torch.arange(1, LENGTH + 1)
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)[:, None, None]
-    bias = -slopes * free.distance.abs() if other == "alibi" else 0.0
+    bias = -naive.slopes(HEADS) * free.distance.abs() if other == "alibi" else 0.0
     frequencies = naive.rope(models.HEAD_DIM) if other == "rope" else None
 
     def logits(layers: list[Tensor], subtract: bool = False) -> Tensor:

@@ -41,7 +41,7 @@ def vectors(distance: Tensor, options: dict[str, Any]) -> Tensor:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_whole_models(model: str, options: dict[str, Any]) -> None:
     build, formula = models.MODELS[model]
-    ids, text = models.text(LENGTH), content.free(model, LENGTH)
+    ids, text = models.text(LENGTH), naive.free(model, LENGTH)
 
     def logits(distance: Tensor) -> Tensor:
         p = vectors(distance, options)

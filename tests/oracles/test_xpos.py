@@ -30,17 +30,11 @@ class Fading(Positions):
     scale_base: float = 512.0
     gamma: float = 0.4
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        groups = query.shape[0] // key.shape[0]
-        key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
         distance = self.distance.clamp(min=0).double()[..., None]
-        size = fading(self.gamma) ** (distance / self.scale_base)
-        rotation = torch.polar(size, distance * naive.rope(HEAD_DIM))
-        products = torch.einsum(
-            "him,hjm,ijm->hij", naive.as_complex(query), naive.as_complex(key).conj(), rotation
-        ).real
-        weights = (products / math.sqrt(HEAD_DIM)).masked_fill(~self.seen, -math.inf).softmax(-1)
-        return (weights @ value).transpose(0, 1).flatten(1)
+        rotation = torch.polar(fading(self.gamma) ** (distance / self.scale_base), distance * naive.rope(HEAD_DIM))
+        q, k = naive.as_complex(query), naive.as_complex(key)
+        return torch.einsum("him,hjm,ijm->hij", q, k.conj(), rotation).real
 
 
 @pytest.mark.parametrize(("scale_base", "gamma"), [(512.0, 0.4), (20.0, 1.0), (2.0, 0.4)])
