@@ -18,7 +18,8 @@ from hf_posenc.errors import ModelNotFound, PeftAdapterMismatch
 from hf_posenc.eval.lm.measurable import model_arguments
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
 
-from .conftest import FACTOR, TRAINED, edit
+from ..small_models import TRAINED, edit
+from .conftest import FACTOR
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 

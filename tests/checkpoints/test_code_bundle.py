@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import shutil
 import site
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -26,7 +24,9 @@ from hf_posenc.patching.code_bundle import CODE, closure, imports_of_text, quote
 from hf_posenc.patching.config_guard import GUARD_KEY, MODELING
 from hf_posenc.schemes import registry
 
-from .conftest import FACTOR, TRAINED
+from ..processes import environment, finish, start
+from ..small_models import TRAINED
+from .conftest import FACTOR
 
 CASES = [*(("llama", scheme) for scheme in ("yarn", "alibi", "rerope", "t5")), ("gpt2", "fire"), ("bert", "alibi")]
 COMMIT = "0123456789" * 4
@@ -99,16 +99,8 @@ def bundles(make_model, perturb, tmp_path: Path) -> Path:
 
 def run(folder: Path, python: str, way: str) -> str:
     """The last line that the child prints."""
-    own = {
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "HF_MODULES_CACHE": str(folder / "code"),
-        "HF_HUB_CACHE": str(folder / "hub"),
-    }
-    command = [python, "-I", "-c", CHILD, way]
-    done = subprocess.run(command, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip().splitlines()[-1]
+    env = environment(HF_MODULES_CACHE=str(folder / "code"), HF_HUB_CACHE=str(folder / "hub"))
+    return finish(start(["-I", "-c", CHILD, way], python=python, env=env, cwd=folder)).strip().splitlines()[-1]
 
 
 @pytest.mark.slow

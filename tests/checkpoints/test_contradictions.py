@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from hf_posenc import describe, from_pretrained, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 
-from .conftest import FACTOR, TRAINED
+from ..small_models import TRAINED, edit_weights
+from .conftest import FACTOR
 
 
 @pytest.fixture
@@ -27,14 +27,6 @@ def saved(make_model, tmp_path) -> Callable[..., Path]:
         return tmp_path
 
     return save
-
-
-def edit_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> Path:
-    """The folder with its weights changed."""
-    weights = load_file(folder / "model.safetensors")
-    change(weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
 
 
 @pytest.mark.parametrize(

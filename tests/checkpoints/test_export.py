@@ -14,6 +14,8 @@ from hf_posenc import describe, export_native, patch_model, scheme_of
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import AlreadyScaled, NotExpressible, NotPatched, OnlyWithinTrainedLength
 
+from ..small_models import edit
+
 EXPRESSIBLE = [
     ("rope", {"base": 500.0}), ("abf", {}), ("pi", {}), ("ntk", {}), ("ntk_parts", {}), ("yarn", {}),
     ("yarn", {"beta_fast": 16.0, "truncate": False, "attention_factor": 1.3}), ("llama3", {}),
@@ -189,7 +191,6 @@ def test_without_the_entry_the_target_would_be_taken_for_the_trained_length(tmp_
     assert describe(twice).target_length == 8 * TRAINED_LENGTH
     export_native(twice, tmp_path / "twice")
     assert json.loads((tmp_path / "twice" / "config.json").read_text())[KEYS[0]] == TRAINED_LENGTH
-    config = json.loads((tmp_path / "once" / "config.json").read_text())
-    (tmp_path / "once" / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in KEYS}))
-    bare = patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "yarn", factor=2)
+    bare = AutoModelForCausalLM.from_pretrained(edit(tmp_path / "once", without=KEYS))
+    patch_model(bare, "yarn", factor=2)
     assert describe(bare).trained_length == 4 * TRAINED_LENGTH

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from hf_posenc.checkpoints.old_rope_keys import old_form
 from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength
 
 from ..families.tiny import tiny
+from ..processes import finish, start
+from ..small_models import edit
 
 OLD_PYTHON = "HF_POSENC_OLD_PYTHON"
 """Path of a Python with a transformers before 5, such as 4.57.1, and torch; this package is not needed there."""
@@ -98,11 +99,8 @@ def test_an_older_transformers_computes_the_same(tmp_path: Path) -> None:
     }
     without = tmp_path / "llama-without"  # control: today's form alone, as it was written before
     wanted[without.name] = export("llama", "yarn", {}, without)
-    config = json.loads((without / "config.json").read_text())
-    plain = {name: value for name, value in config.items() if name not in ("rope_theta", "rope_scaling")}
-    (without / "config.json").write_text(json.dumps(plain))
-    done = subprocess.run([python, "-c", READ], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    edit(without, without=("rope_theta", "rope_scaling"))
+    finish(start(["-c", READ], python=python, cwd=tmp_path))
     apart = {
         name: (load_file(tmp_path / name / "old.st")["logits"] - logits).abs().max().item()
         for name, logits in wanted.items()

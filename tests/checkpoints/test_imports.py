@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from ..processes import end, finish, start
 
 pytest.importorskip("peft", reason="hooks in PEFT need the extra `train`")
 
@@ -21,11 +20,9 @@ HOOKED = "import peft; assert hasattr(peft.PeftModel.save_pretrained, 'posenc_ho
     ],
 )
 def test_any_order_of_imports(first):
-    done = subprocess.run([sys.executable, "-c", f"{first}\n{HOOKED}"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert finish(start(["-c", f"{first}\n{HOOKED}\nprint('hooked')"])).endswith("hooked\n")
 
 
 @pytest.mark.slow
 def test_control_without_this_package_nothing_is_hooked():
-    done = subprocess.run([sys.executable, "-c", HOOKED], capture_output=True, text=True)
-    assert "AssertionError" in done.stderr
+    assert "AssertionError" in end(start(["-c", HOOKED]))[2]

@@ -19,6 +19,8 @@ from hf_posenc.insight.bench import bench
 from hf_posenc.insight.probe import probe
 from hf_posenc.starters.loading import starter_path
 
+from ..small_models import edit
+
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 STARTER = str(starter_path("llama"))
 
@@ -32,10 +34,7 @@ def adapter(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / name
         config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
         get_peft_model(patch_model(model, "yarn", factor=4), config).save_pretrained(folder)
-        if base is not None:
-            file = folder / "adapter_config.json"
-            file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": base}))
-        return folder
+        return folder if base is None else edit(folder, "adapter_config.json", base_model_name_or_path=base)
 
     return save
 

@@ -9,7 +9,8 @@ from hf_posenc import from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
 from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
 
-from .conftest import FACTOR, auto_classes, edit
+from ..small_models import edit
+from .conftest import FACTOR, auto_classes
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 

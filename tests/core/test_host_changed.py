@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import transformers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hf_posenc import enable_auto, patch_model
 from hf_posenc.checkpoints import peft_methods
@@ -18,8 +18,9 @@ from hf_posenc.core import tested_versions
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import HostChanged, MissingPackage, UntestedVersion
 
+from ..small_models import llama
+
 BOUNDS = ["transformers>=5.4,<5.25", "peft>=0.18,<0.22", "lm-eval[hf]>=0.4.13,<0.5", "accelerate>=1.3,<2"]
-TINY = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
 
 
 @pytest.mark.parametrize("code", ["from transformers.cache_utils import Gone", "import transformers.gone"])
@@ -72,9 +73,9 @@ def test_peft_without_a_hooked_method_refuses_patched_models_only(lacking: list[
 
     assert lacking == ["peft:PeftModel.gone", "peft.gone:load"]
     config = peft.LoraConfig(target_modules=["q_proj"])
-    plain = peft.get_peft_model(LlamaForCausalLM(LlamaConfig(**TINY)), config)
+    plain = peft.get_peft_model(llama(), config)
     assert torch.isfinite(plain(torch.arange(4)[None]).logits).all()
-    patched = patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+    patched = patch_model(llama(), "yarn", factor=2)
     for wrap in (peft.get_peft_model, get_peft_model):
         with pytest.raises(HostChanged, match=r"peft \S+ lacks peft\.PeftModel\.gone and peft\.gone\.load"):
             wrap(patched, config)
@@ -104,10 +105,10 @@ def test_an_untested_peft_is_warned_of_once_where_it_meets_a_patched_model() -> 
     config = peft.LoraConfig(target_modules=["q_proj"])
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        peft.get_peft_model(LlamaForCausalLM(LlamaConfig(**TINY)), config)
+        peft.get_peft_model(llama(), config)
         assert not about(found, "peft")
         for _ in range(2):
-            peft.get_peft_model(patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2), config)
+            peft.get_peft_model(patch_model(llama(), "yarn", factor=2), config)
     assert len(about(found, "peft")) == 1
     assert "<0.22" in about(found, "peft")[0]
     assert len(about(found, "transformers")) == 1

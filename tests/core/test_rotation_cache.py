@@ -8,10 +8,11 @@ import pickle
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.core.rotation import AHEAD, MOST, CosSinCache, Table
+
+from ..small_models import llama
 
 
 class Counted:
@@ -68,13 +69,8 @@ def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:
 @pytest.mark.parametrize("scheme", ["rope", "yarn", "self_extend", "jet_long", "xpos", "longrope"])
 def test_a_second_pass_gives_the_same(scheme: str) -> None:
     """Other lengths and places in between do not confuse what is kept."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, vocab_size=16,
-        max_position_embeddings=32,
-    )  # fmt: skip
-    model = patch_model(LlamaForCausalLM(config).eval(), scheme, factor=4)
-    ids = torch.arange(96)[None] % 16
+    model = patch_model(llama(max_position_embeddings=32), scheme, factor=4)
+    ids = torch.arange(96)[None] % 64
     with torch.no_grad():
         first = model(ids).logits
         shifted = model(ids[:, :40], position_ids=torch.arange(40)[None] + 50).logits

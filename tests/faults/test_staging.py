@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from hf_posenc import from_pretrained, patch_model
-from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.files.staged import move_in, staged
-
-
-@lru_cache(maxsize=2)
-def patched(which: int) -> Any:
-    """Two models whose scheme and weights differ."""
-    model = patch_model(tiny_model("llama"), ("yarn", "t5")[which], factor=2)
-    for weight in model.parameters():
-        weight.data *= 1 + which
-    return model
-
-
-def logits(model: Any) -> torch.Tensor:
-    """Of one text."""
-    with torch.no_grad():
-        return model.eval()(torch.arange(3, 23)[None]).logits
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
@@ -74,11 +54,3 @@ def test_opening_files_are_removed_first_and_written_last(tmp_path: Path, monkey
         len({state[n] for n in ("config.json", "a", "model.safetensors") if n in state}) == 1 for state in opening
     )
     assert seen[-1] == dict.fromkeys(("config.json", "a", "model.safetensors", "curve.json"), "new")
-
-
-def test_shards_replace_a_single_file_and_the_other_way_round(tmp_path: Path) -> None:
-    for which, size in ((0, "5GB"), (1, "8KB"), (0, "5GB")):
-        patched(which).save_pretrained(tmp_path, max_shard_size=size)
-        assert torch.equal(logits(from_pretrained(tmp_path)), logits(patched(which))), (
-            f"result {which} in shards of {size}"
-        )

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import Cache
 
 from hf_posenc import patch_model
 from hf_posenc.cache.snapshot import LayerSnapshot
 from hf_posenc.errors import BackendCannotCarry, UnknownKeyword
+
+from ..small_models import llama
 
 SCHEMES = ("alibi", "fox", "rerope", "sinks", "dynamic_ntk", "shaw")
 CACHES = {
@@ -19,17 +21,6 @@ CACHES = {
     "static": lambda model: StaticCache(config=model.config, max_cache_len=20),
 }  # fmt: skip
 LENGTH, NEW = 12, 4
-
-
-def sharp_model(scheme: str) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=8, initializer_range=0.3,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
-    patch_model(model, scheme, factor=4)
-    return model
 
 
 def refused_keyword(model: Any, ids: torch.Tensor, cache: Cache) -> None:
@@ -51,8 +42,8 @@ def refused_backend(model: Any, ids: torch.Tensor, cache: Cache) -> None:
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_call_can_be_made_again(scheme: str, kind: str, past: int, refused: Any) -> None:
-    model = sharp_model(scheme)
-    ids = torch.randint(97, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    model = patch_model(llama(max_position_embeddings=8), scheme, factor=4)
+    ids = torch.randint(64, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     cache = CACHES[kind](model)
     with torch.no_grad():
         whole = model(ids, use_cache=False).logits

@@ -8,20 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache
 
 from hf_posenc import patch_model
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.kept_answers import KEPT
 
-
-def llama() -> Any:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=31, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=32,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+from ..small_models import llama
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -37,7 +30,7 @@ def logits(model: Any) -> torch.Tensor:
     ("name", "part", "option", "value"),
     [
         ("rerope", 1, "window", 3),
-        ("string", 1, "local", 1),
+        ("string", 1, "local", 2),
         ("yarn+rerope", 1, "window", 3),
         ("rope+alibi", 1, "interpolate", 4.0),
         ("yarn", 0, "attention_factor", 1.5),

@@ -10,9 +10,9 @@ import pytest
 import torch
 from packaging.version import Version
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-TRAINED = 16
+from ..small_models import TRAINED
+
 TEXT = torch.randint(3, 64, (1, 4 * TRAINED), generator=torch.Generator().manual_seed(1))
 
 
@@ -34,46 +34,14 @@ def silent(who: str, what: str) -> Iterator[None]:
         )
 
 
-def llama(**config: object) -> LlamaForCausalLM:
-    """Weights are wide, so that attention is uneven and positions show."""
-    torch.manual_seed(0)
-    settings = {
-        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": TRAINED,
-        "initializer_range": 0.3, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-    return LlamaForCausalLM(LlamaConfig(**{**settings, **config})).eval()
-
-
-def scaled(**rope: object) -> LlamaForCausalLM:
-    """A Llama with a scaling of transformers' own."""
-    return llama(rope_parameters={"rope_theta": 10000.0, **rope}, max_position_embeddings=4 * TRAINED)
-
-
-def gpt2() -> GPT2LMHeadModel:
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=TRAINED, initializer_range=0.3, bos_token_id=1,
-        eos_token_id=2,
-    )  # fmt: skip
-    return GPT2LMHeadModel(config).eval()
-
-
 @torch.no_grad()
 def logits_of(model: nn.Module, ids: Tensor = TEXT, **call: object) -> Tensor:
     return model(ids, **call).logits
-
-
-@torch.no_grad()
-def continued(model: nn.Module, start: int, ids: Tensor = TEXT) -> Tensor:
-    """The last logits of ``ids`` read in two pieces."""
-    cache = model(ids[:, :start], use_cache=True).past_key_values
-    return model(ids[:, start:], past_key_values=cache, use_cache=True).logits[:, -1]
 
 
 def deviation(one: Tensor, other: Tensor) -> float:
     return (one - other).abs().max().item()
 
 
-CLOSE, APART = 1e-3, 0.05
-"""What rounding does to logits of a few units, and what a mistake does at least."""
+APART = 0.05
+"""What a mistake does to logits of a few units at least."""
