@@ -6,21 +6,17 @@ Weights are wide, so that attention is uneven and positions show: the usual devi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from hf_posenc import disable_auto, enable_auto
 
 TRAINED = 16
 SIZES: dict[str, Any] = {
@@ -47,6 +43,16 @@ def gpt2() -> GPT2LMHeadModel:
 def bert() -> BertForMaskedLM:
     torch.manual_seed(0)
     return BertForMaskedLM(BertConfig(**SIZES)).eval()
+
+
+@contextmanager
+def auto_classes() -> Iterator[None]:
+    """Let transformers' own classes restore schemes in the block."""
+    enable_auto()
+    try:
+        yield
+    finally:
+        disable_auto()
 
 
 def edit(folder: Path, name: str = "config.json", *, without: tuple[str, ...] = (), **entries: Any) -> Path:

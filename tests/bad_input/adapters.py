@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from peft import LoraConfig
+
 import hf_posenc
 from hf_posenc import errors
 
@@ -70,6 +72,4 @@ def rows() -> list[Row]:
 
 def nobody(scene: Scene) -> object:
     """LoRA on layers that are not there."""
-    from peft import LoraConfig
-
     return hf_posenc.get_peft_model(scene.model, LoraConfig(target_modules=["nope"]))

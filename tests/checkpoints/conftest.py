@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,23 +14,10 @@ from huggingface_hub.utils import filter_repo_objects
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_posenc import enable_auto
-from hf_posenc.checkpoints.auto import disable_auto
-
 from ..processes import finish, start
 from ..small_models import TRAINED, bert, gpt2, llama
 
 FACTOR = 4
-
-
-@contextmanager
-def auto_classes() -> Iterator[None]:
-    """Let transformers' own classes restore schemes in the block."""
-    enable_auto()
-    try:
-        yield
-    finally:
-        disable_auto()
 
 
 class Hub:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc import describe, export_native, from_pretrained, get_peft_model, load_starter, patch_model
@@ -113,8 +114,6 @@ def test_a_run_without_a_result_is_its_last_complete_checkpoint(adapter: Callabl
 
 def test_a_name_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without a network: huggingface_hub alone retries every file, 48 s in all."""
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
     started = time.monotonic()

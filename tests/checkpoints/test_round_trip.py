@@ -1,15 +1,16 @@
-"""A patched model is saved and loaded: same scheme, same numbers, whatever the head, the shards and the dtype."""
+"""A patched model is saved and loaded: same scheme, same numbers, whatever the head, shards, dtype or changes."""
 
 from __future__ import annotations
 
-import json
+import copy
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from transformers import AutoModelForSequenceClassification, GPT2ForSequenceClassification, LlamaModel, PreTrainedModel
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import CheckpointMismatch
 
 from ..families.tiny import tiny
@@ -45,16 +46,6 @@ def test_unpatching_a_loaded_model_gives_the_base_model(kind, make_model, logits
     assert loaded.config.max_position_embeddings == TRAINED
     assert not hasattr(loaded.config, "position_scheme")
     assert all(p.requires_grad for p in loaded.parameters())
-
-
-def test_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_model, tmp_path) -> None:
-    patch_model(make_model("llama"), "t5", factor=FACTOR, num_buckets=16).save_pretrained(tmp_path)
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert "model.posenc.table.weight" in file.keys()  # noqa: SIM118 (a safetensors file is no dict)
-    block = json.loads((tmp_path / "config.json").read_text())["position_scheme"]
-    assert block["scheme"] == [{"name": "t5", "options": {"num_buckets": 16}}]
-    lengths = block["trained_length"], block["target_length"], block["host_length"]
-    assert lengths == (TRAINED, FACTOR * TRAINED, TRAINED)
 
 
 @pytest.mark.parametrize(
@@ -102,3 +93,45 @@ def test_all_layers_as_patch_model_takes_them(tmp_path) -> None:
         from_pretrained(tmp_path / "far alone", **asked)
     with pytest.raises(CheckpointMismatch, match="target_length 64 was asked for"):
         from_pretrained(tmp_path / "all", target_length=64)
+
+
+TEXT = torch.randint(3, 90, (1, TRAINED_LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_a_resized_vocabulary_is_saved_and_loaded_after_the_patch(name: str, tmp_path: Path) -> None:
+    model = tiny_model(name)
+    rows = model.config.vocab_size
+    patch_model(model, "alibi", factor=4)
+    model.resize_token_embeddings(rows + 7)
+    unpatch_model(model)
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        logits = model(TEXT).logits
+        loaded = type(model).from_pretrained(tmp_path).eval()
+        assert torch.equal(loaded(TEXT).logits, logits)
+        assert torch.allclose(logits[..., :rows], tiny_model(name)(TEXT).logits, atol=1e-6)
+    assert loaded.config.vocab_size == rows + 7
+
+
+def test_a_model_that_shares_the_configuration_sees_no_change() -> None:
+    model = tiny_model("llama")
+    shared = model.config
+    before = copy.deepcopy(shared.to_dict())
+    patch_model(model, "yarn", factor=4)
+    model.config.use_cache = not model.config.use_cache
+    unpatch_model(model)
+    assert model.config.use_cache != shared.use_cache
+    assert model.model.config is model.config
+    assert shared.to_dict() == before
+    assert model.config.max_position_embeddings == TRAINED_LENGTH
+
+
+def test_without_a_change_and_after_one_of_positions_it_is_the_old_object() -> None:
+    for name, value in (("rms_norm_eps", None), ("num_attention_heads", 2), ("max_position_embeddings", 7)):
+        model = tiny_model("llama")
+        before = model.config
+        patch_model(model, "yarn", factor=4)
+        setattr(model.config, name, value or getattr(model.config, name))
+        unpatch_model(model)
+        assert model.config is before

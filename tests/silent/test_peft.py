@@ -11,15 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from hf_posenc import patch_model
+from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.patching.peft_sidecar import (
-    PARAMETERS,
-    SIDECAR,
-    unguard_adapter_config,
-)
+from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR, unguard_adapter_config
 
 from ..small_models import edit_weights, llama
-from .still import APART, deviation, logits_of, silent
+from .test_weights import APART, deviation, logits_of, silent
 
 peft = pytest.importorskip("peft", reason="adapters need the extra `train`")
 
@@ -40,15 +37,11 @@ def stock(folder: Path) -> torch.Tensor:
 
 
 def wrapped(base: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
-    from hf_posenc.checkpoints.peft import get_peft_model
-
     torch.manual_seed(seed)
     return get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)).eval()
 
 
 def load(base: torch.nn.Module, folder: Path) -> torch.nn.Module:
-    from hf_posenc.checkpoints.peft import load_peft_adapter
-
     return load_peft_adapter(base, folder).eval()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import FalconConfig, FalconForCausalLM, TrainerCallback
+from transformers import FalconConfig, FalconForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from ..small_models import llama
 
@@ -53,8 +53,6 @@ def test_frequencies_in_bfloat16() -> None:
 def test_a_finished_run_takes_no_further_step(tmp_path) -> None:
     """Resumed from its last checkpoint, `Trainer` takes one step beyond ``max_steps``."""
     pytest.importorskip("accelerate")
-    from transformers import Trainer, TrainingArguments
-
     rows = [{"input_ids": TEXT[0, :16], "labels": TEXT[0, :16]}] * 8
     taken: list[int] = []
 
