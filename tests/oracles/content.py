@@ -13,6 +13,7 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
 
+from .models import HEAD_DIM, HEADS
 from .naive import Positions
 
 OfLayer = Callable[[Tensor, Tensor], Tensor]
@@ -30,6 +31,34 @@ def block(ctx: PositionContext, query: Tensor, key: Tensor, rows: slice = slice(
     seen = distance >= 0 if ctx.causal else torch.ones_like(distance, dtype=torch.bool)
     scores = some @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scaling
     return Block(some, key, scores, scaling, rows, ctx.query_positions[:, rows], ctx.key_positions, seen)
+
+
+def queries_and_keys(queries: int, keys: int, kv_heads: int = HEADS, batch: int = 1) -> tuple[Tensor, Tensor]:
+    """Random vectors, each ``[batch, heads, token, head_dim]``."""
+    torch.manual_seed(5)
+    return torch.randn(batch, HEADS, queries, HEAD_DIM), torch.randn(batch, kv_heads, keys, HEAD_DIM)
+
+
+def drawn(scheme: Any, seed: int = 3, std: float = 1.0) -> Any:
+    """The scheme with parameters large enough to show."""
+    torch.manual_seed(seed)
+    for weight in scheme.parameters():
+        torch.nn.init.normal_(weight, std=std)
+    return scheme
+
+
+def stirred(scheme: Any, seed: int = 0, by: float = 0.5) -> Any:
+    """The scheme with every parameter moved at random, across zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in scheme.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator), alpha=by)
+    return scheme
+
+
+def spread(rows: Tensor) -> float:
+    """How far rows are from one constant each, which softmax does not see."""
+    return float((rows - rows.mean(-1, keepdim=True)).abs().max())
 
 
 @dataclass(frozen=True)

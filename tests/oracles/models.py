@@ -11,12 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from hf_posenc.core.geometry import (
-    Geometry,
-    HostRotary,
-    Rotation,
-    geometric,
-)
+from hf_posenc.core.geometry import Geometry, HostRotary, Rotation, geometric
 
 from . import naive
 
@@ -84,9 +79,9 @@ def logits(model: Any, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def in_pieces(model: Any, ids: Tensor, *borders: int, cache: Any = None) -> Tensor:
+def in_pieces(model: Any, ids: Tensor, *borders: int) -> Tensor:
     """Logits of texts ``[rows, L]`` that are read up to each border, then token by token, with a growing cache."""
-    pieces, start = [], 0
+    cache, pieces, start = None, [], 0
     for end in (*borders, *range(borders[-1] + 1, ids.shape[1] + 1)):
         out = model(ids[:, start:end], past_key_values=cache, use_cache=True)
         cache, start = out.past_key_values, end

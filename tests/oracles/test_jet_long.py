@@ -70,13 +70,6 @@ def test_whole_models_equal_the_definition(model: str, scheme: str, length: str)
     assert (models.logits(patched, ids) - formula(build(), ids, offset)).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("key_cache", ["one", "copies"])
-def test_by_row_a_cache_changes_nothing(key_cache: str) -> None:
-    ids = models.text(LONG)
-    patched = patch_model(models.llama(), "jet_long", factor=4, key_cache=key_cache)
-    assert (models.in_pieces(patched, ids[None], TRAINED - 2)[0] - models.logits(patched, ids)).abs().max() < 1e-4
-
-
 def test_by_call_each_token_is_decoded_at_the_length_so_far() -> None:
     """One layer, whose keys know nothing of groups: each decoded row is the definition's of its own length."""
     ids = models.text(LONG)

@@ -1,21 +1,23 @@
-"""``ms_poe`` and ``dpe``: a rotation that differs by head, or by band of frequencies, against dense float64 sums."""
+"""Scales of the distance, against dense float64 sums: ``ms_poe`` by head, ``dpe`` by band, ``scale_invariant``."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from hf_posenc import describe, from_pretrained, patch_model
+from hf_posenc import describe, patch_model
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import Block
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.insight.advise.memory import Memory, cache_under
 from hf_posenc.patching.state import scheme_of
+from hf_posenc.schemes.attention_scale.scale_invariant import ScaleInvariant
 from hf_posenc.schemes.remap.ms_poe import order_of
 
 from ..families.tiny import tiny, tokens
@@ -101,10 +103,14 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("scheme", [("ms_poe", {}), ("dpe", {"groups": [3, 7, 2], "window": 6})], ids=lambda x: x[0])
+@pytest.mark.parametrize(
+    "scheme",
+    [("ms_poe", {}), ("dpe", {"groups": [3, 7, 2], "window": 6}), ("scale_invariant", {})],
+    ids=lambda scheme: scheme[0],
+)
 @pytest.mark.parametrize("name", [*DECODERS, "gpt2"])
 def test_token_by_token_and_padded(name: str, scheme: tuple[str, dict[str, Any]]) -> None:
-    rotated = "rope+" if name == "gpt2" else ""
+    rotated = "rope+" if name == "gpt2" and scheme[0] != "scale_invariant" else ""
     model = patch_model(tiny(name), rotated + scheme[0], trained_length=16, **scheme[1])
     with torch.no_grad():
         whole = model(IDS).logits
@@ -134,14 +140,6 @@ def test_with_one_scale_it_is_another_scheme(
             assert (first(IDS).logits - build()(IDS).logits).abs().max() > 0.01  # control
 
 
-@pytest.mark.parametrize("scheme", [("ms_poe", {"order": [[3, 1, 0, 2]] * 4}), ("yarn+dpe", {"groups": [3, 7, 2]})])
-def test_saved_and_loaded(scheme: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    model = patch_model(tiny("llama"), scheme[0], trained_length=32, factor=2, **scheme[1])
-    model.save_pretrained(tmp_path)
-    with torch.no_grad():
-        assert torch.equal(from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
-
-
 def test_keys_are_repeated_for_every_query_head() -> None:
     model = patch_model(models.llama(), "ms_poe")
     with torch.no_grad():
@@ -161,13 +159,9 @@ def test_the_order_of_heads() -> None:
 @pytest.mark.parametrize(
     ("scheme", "options"),
     [
-        ("ms_poe", {"r_min": 0.5}),
         ("ms_poe", {"r_min": 2.0}),
-        ("ms_poe", {"order": [0, 1, 2]}),
         ("ms_poe", {"order": [0, 1, 2, 2]}),
         ("ms_poe", {"order": [[0, 1, 2, 3]] * 3}),
-        ("dpe", {"groups": [2, 0]}),
-        ("dpe", {"groups": []}),
         ("dpe", {"groups": [2] * 9}),
         ("dpe", {"window": TRAINED}),
     ],
@@ -180,3 +174,43 @@ def test_options_out_of_range(scheme: str, options: dict[str, Any]) -> None:
 def test_no_ratio_is_the_model_itself() -> None:
     assert describe(patch_model(models.llama(), "ms_poe", r_min=1.0, r_max=1.0)).proof.verdict == "identity"
     assert describe(patch_model(models.llama(), "ms_poe")).proof.verdict == "moved"
+
+
+@dataclass(frozen=True)
+class Stretched(Positions):
+    """Logits a z + m of every pair, ``tau`` being where they begin to differ."""
+
+    tau: float = 10.0
+
+    def logits(self, query: Tensor, key: Tensor) -> Tensor:
+        squared = 2 * torch.log(self.distance.clamp(min=0).double() / self.tau + 1) + 1
+        return squared.sqrt() * super().logits(query, key) + 1 - squared
+
+
+@pytest.mark.parametrize("tau", [10.0, 0.5])
+@pytest.mark.parametrize("scheme", ["rope+scale_invariant", "none+scale_invariant"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_logits_stretched_in_a_whole_model(name: str, scheme: str, tau: float) -> None:
+    """Outputs, and gradients of the embeddings."""
+    (build, dense), ids, free = models.MODELS[name], models.text(TRAINED), naive.causal(TRAINED)
+    text = Stretched(free.seen, free.distance, naive.rope(HEAD_DIM) if "rope" in scheme else None, tau=tau)
+    found, gradient = models.with_gradient(patch_model(build(), scheme, tau=tau), ids)
+    wanted, wanted_gradient = models.dense_with_gradient(name, build(), ids, text)
+    assert (found - wanted).abs().max() < 2e-4
+    torch.testing.assert_close(gradient, wanted_gradient, atol=1e-5, rtol=2e-3)
+    assert (found - dense(build(), ids, replace(text, tau=2 * tau))).abs().max() > 0.05  # control
+
+
+def test_every_range_of_distances_weighs_alike() -> None:
+    """Logits from N(0, 1): their expected weights from 10² to 10³ and from 10³ to 10⁴ tokens away sum to the same."""
+    scheme, count = ScaleInvariant(models.geometry()), 10_000
+    draw = torch.Generator().manual_seed(0)
+    z = torch.randn(1, 64, 1, count, generator=draw)
+    here, there = torch.tensor([[count - 1]]), torch.arange(count)[None]
+    block = Block(z[..., :1], z[:, :, 0, :, None], z, 1.0, slice(0, 1), here, there, torch.ones(1, 1, 1, count).bool())
+    bias = scheme.bias(PositionContext(here, there, causal=True, contiguous=False))
+    weights = (z + bias.of_block(block)).double().exp().mean((0, 1, 2)).flip(0)
+    near, far = float(weights[100:1000].sum()), float(weights[1000:].sum())
+    assert near / far == pytest.approx(1.0, abs=0.2)
+    plain = z.double().exp().mean((0, 1, 2)).flip(0)
+    assert float(plain[100:1000].sum() / plain[1000:].sum()) < 0.2  # control

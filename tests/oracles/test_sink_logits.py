@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
-from hf_posenc import describe, from_pretrained, patch_model
+from hf_posenc import describe, patch_model
 from hf_posenc.schemes.attention_scale.sink_logits import SinkLogits
 
 from ..families.tiny import tiny, tokens
@@ -105,10 +104,3 @@ def test_adam_trains_it_from_there() -> None:
         model.model(IDS[:, :8]).last_hidden_state.std().neg().backward()
         optimiser.step()
     assert max(float(a.abs().max()) for a in sinks) > 0.1
-
-
-def test_saved_and_loaded(tmp_path: Path) -> None:
-    model = with_sinks(patch_model(built("llama"), "yarn+sink_logits", factor=2, init=-3.0))
-    model.save_pretrained(tmp_path)
-    with torch.no_grad():
-        assert torch.equal(from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
