@@ -1,7 +1,8 @@
-"""Layers of one forward pass share a plan: few Python calls per layer, and the results of separate plans."""
+"""Layers of one forward pass share a plan: few Python calls a layer, results of separate plans, and nothing left."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from types import FrameType
@@ -15,9 +16,11 @@ from transformers import DynamicCache
 import hf_posenc
 import hf_posenc.patches
 from hf_posenc import patch_model
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.forward import call_plan
 from hf_posenc.forward.keys_in_reach import written_alone
+from hf_posenc.forward.positions import ForwardContext
 from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer
 
 from ..small_models import llama
@@ -124,3 +127,29 @@ def test_empty_places_of_a_cache_are_left_out(kind: torch.dtype, hidden: int | N
     assert torch.equal(cut.key_positions, positions[:, :6])
     assert (found is None) == (hidden is None)
     assert found is None or torch.equal(found, mask[None, None, None, :6])
+
+
+SCHEMES = ["rope", "yarn", "self_extend", "dca", "alibi", "t5", "kerple", "sandwich", "fire", "fox", "cope", "sinks",
+           "dynamic_ntk", "longrope", "transformer_xl", "deberta", "logn", "xpos"]  # fmt: skip
+
+
+def calls() -> list[object]:
+    """What is left of any call in this process, those of other tests included."""
+    return [one for one in gc.get_objects() if type(one) in (PositionContext, ForwardContext)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_no_state_remains_after_a_call(scheme: str) -> None:
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
+    ids = torch.arange(70)[None] % 16
+    gc.collect()
+    before = calls()
+    gc.disable()
+    try:
+        cache = model(ids, use_cache=True).past_key_values
+        model(ids[:, :1], past_key_values=cache)
+        left = [type(one).__name__ for one in calls() if not any(one is other for other in before)]
+    finally:
+        gc.enable()
+    assert left == []
