@@ -44,7 +44,3 @@ class StoreUnusable(PosEncError, OSError):
 
 class BeyondTable(PosEncError, ValueError):
     """Positions past the end of the learned table are requested from a model without a scheme."""
-
-
-class TaskDataMissing(PosEncError, FileNotFoundError):
-    """A task needs data that is neither on this machine nor can be fetched now."""

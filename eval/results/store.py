@@ -100,20 +100,10 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreUnusable(f"{self.path}: {error}. {remedy(str(error))}") from error
-
-
-REMEDIES = {
-    "locked": "Another program is using it; wait for it, or choose another folder with --out.",
-    "full": "Free some space and run the same command again; finished cells are kept.",
-    "I/O error": "Check the disk and run the same command again; finished cells are kept.",
-}
-
-
-def remedy(message: str) -> str:
-    """Return what to do about an error message of SQLite."""
-    found = (text for sign, text in REMEDIES.items() if sign in message)
-    return next(found, "Make folder and file writable, or choose another folder with --out.")
+            raise StoreUnusable(
+                f"{self.path}: {error}. Wait for other programs that use it, free some space or make it writable, and "
+                "run the same command again, or choose another folder with --out; finished cells are kept."
+            ) from error
 
 
 State = Literal["done", "refused", "failed"]

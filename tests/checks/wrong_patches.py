@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.host_calls import cache_name
+from hf_posenc.forward.mix import RotatedCall
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import scheme_of
 
@@ -106,10 +108,10 @@ def in_first_attention(name: str, wrong: Callable[..., Any]) -> Modify:
 def drop_bias_on(*backends: str) -> Modify:
     """A bias that some attention backends ignore."""
 
-    def without_bias(attention: Any, engine: Any, queries: Any, key: Any, v: Any, terms: Terms, *rest: Any) -> Any:
+    def without_bias(attention: Any, engine: Any, call: RotatedCall, *rest: Any) -> Any:
         if attention.config._attn_implementation in backends:
-            terms = Terms(visible=Band(None, 10**6))
-        return engine(queries, key, v, terms, *rest)
+            call = call._replace(shared=replace(call.shared, terms=Terms(visible=Band(None, 10**6))))
+        return engine(call, *rest)
 
     return in_first_attention("_by_engine", without_bias)
 
@@ -196,7 +198,10 @@ nan_past_trained_length = behind("norm", lambda model, out: out * math.nan if ou
 # A tensor ``[token, token]`` that nothing needs.
 allocate_square = behind("norm", lambda model, out: (out @ out.transpose(-1, -2)).sum() * 0 + out)
 detach_queries = in_first_attention(
-    "_by_engine", lambda attention, engine, queries, *rest: engine(tuple(q.detach() for q in queries), *rest)
+    "_by_engine",
+    lambda attention, engine, call, *rest: engine(
+        call._replace(queries=tuple(query.detach() for query in call.queries)), *rest
+    ),
 )
 # Values rounded to eighths, and eight times too large.
 round_values = in_first_attention("attend", lambda attention, own, q, k, v, **call: own(q, k, (8 * v).round(), **call))

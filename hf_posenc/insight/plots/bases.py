@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting import MAGNITUDES, SIGNED
-from hf_posenc.insight.plots.equal_panels import drawn_once
+from hf_posenc.core.plotting import MAGNITUDES, SIGNED, plain
 from hf_posenc.insight.plots.marks import (
     FAINT,
     INK,
@@ -27,7 +26,6 @@ from hf_posenc.insight.plots.marks import (
     legend,
     named,
     panels,
-    plain,
     sheet_panels,
 )
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
@@ -74,8 +72,7 @@ class Maps(Plot):
     sizes: ClassVar[tuple[tuple[float, float], ...]] = (4.6, 3.9), (3.2, 3.0)
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        """Draw one map per scheme; equal ones once."""
-        sheets, scales = drawn_once(sheets, scales)
+        """Draw one map per scheme."""
         grid = self.panels(figure, sheets)
         colours, limits, images = SIGNED if self.signed else MAGNITUDES, [], []
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):

@@ -137,7 +137,7 @@ class Bias(Maps):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         bias = biases(target, view.length or self.length(target), view)
-        alike = bias.allclose(bias[:1], equal_nan=True)  # and then drawn once, under all their numbers
+        alike = bias.allclose(bias[:1], equal_nan=True)  # and then drawn once
         first = range(len(bias) if alike else min(MOST_MAPS, len(bias)))
         heads = list(first) if view.head is None else view.heads(len(bias), 1)
         return {"heads": heads, "bias": bias[heads]}
@@ -148,12 +148,14 @@ class Bias(Maps):
 
 
 def by_head(sheets: Sequence[Sheet]) -> list[Sheet]:
-    """One sheet for each head of each scheme."""
-    return [
-        Sheet(sheet.label, {"head": head, "bias": bias})
-        for sheet in sheets
-        for head, bias in zip(sheet.numbers["heads"], sheet.numbers["bias"], strict=True)
-    ]
+    """One sheet for each head of each scheme; for all of them, where they are alike."""
+    found = []
+    for sheet in sheets:
+        heads, biases = sheet.numbers["heads"], sheet.numbers["bias"]
+        if len(heads) > 1 and biases.allclose(biases[:1], equal_nan=True):
+            heads, biases = [f"{heads[0]}–{heads[-1]}"], biases[:1]
+        found += [Sheet(sheet.label, {"head": n, "bias": bias}) for n, bias in zip(heads, biases, strict=True)]
+    return found
 
 
 @register_plot
