@@ -23,7 +23,7 @@ PAGES = {
     "choose.md": DOCS / "choose.md", "start.md": DOCS / "start.md", "README.md": DOCS.parent / "README.md",
     "zh/README.md": DOCS / "zh" / "README.md",
 }  # fmt: skip
-HEAD = "| scheme | loss at {far} | passkeys found at {far} | loss · passkeys at {near} | time of prefill · decoding |"
+HEAD = "| scheme | loss at {far} | passkeys found, % | loss · passkeys at {near} | time of prefill · decoding |"
 TRUNCATED = "truncated"
 NEAR, FAR = 4.0, 8.0
 """Factors of the two ranked comparisons."""
@@ -162,8 +162,8 @@ def measured_line(row: MeasuredRow, link: str) -> str:
     name = row.scheme if row.scheme == UNPATCHED else link.format(name=row.scheme)
     keys, loss = row.passkeys, row.loss
     time = f"{row.prefill:.2f} · {row.decode:.2f}" if row.prefill and row.decode else "1 · 1"
-    share = f"{100 * keys.value:.0f} % ({100 * keys.low:.0f}–{min(100, 100 * keys.high):.0f})"
-    return f"| {name} | {loss.value:.2f} | {share} | {loss.at_trained:.2f} · {100 * keys.at_trained:.0f} % | {time} |"
+    share = f"{100 * keys.value:.0f} ({100 * keys.low:.0f}–{min(100, 100 * keys.high):.0f})"
+    return f"| {name} | {loss.value:.2f} | {share} | {loss.at_trained:.2f} · {100 * keys.at_trained:.0f} | {time} |"
 
 
 def published_table(claims: Iterable[Shown]) -> str:
@@ -200,7 +200,7 @@ def demo_table(demo: dict[str, Any]) -> str:
     losses, found = (demo_values(demo, metric) for metric in ("nll", "acc"))
     head = " | ".join(["scheme", *(f"{n:,} ({n // trained}×)" for n in lengths)])
     lines = [
-        " | ".join([scheme, *(f"{losses[scheme, n]:.2f} · {100 * found[scheme, n]:.0f} %" for n in lengths)])
+        " | ".join([scheme, *(f"{losses[scheme, n]:.2f} · {100 * found[scheme, n]:.0f}" for n in lengths)])
         for scheme in dict.fromkeys(scheme for scheme, _ in losses)
     ]
     return "\n".join([f"| {head} |", "|---|" + "---:|" * len(lengths), *(f"| {line} |" for line in lines)])
