@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.errors import StoreUnreadable, StoreUnusable
 from hf_posenc.eval.results.rows import DocumentScore, Row
 
 APPLICATION = 0x706F7365  # "pose", in SQLite's application_id
@@ -28,7 +28,8 @@ class Store:
     """An open store, exclusively locked until it is closed.
 
     Raises:
-        StoreUnusable: the file cannot be opened, is in use, or is another program's.
+        StoreUnusable: the file cannot be opened, or is in use.
+        StoreUnreadable: it is damaged, another program's or another version's.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,19 +60,26 @@ class Store:
             run(f"PRAGMA user_version = {FORMAT}")
             run("CREATE TABLE cells (key TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID")
         elif application != APPLICATION:
-            raise StoreUnusable(f"{self.path} is another program's database. Choose another folder with --out.")
+            raise StoreUnreadable(f"{self.path} is another program's database. Choose another folder with --out.")
         elif version != FORMAT:
-            raise StoreUnusable(
+            raise StoreUnreadable(
                 f"{self.path} has format {version}, this version of hf-posenc reads {FORMAT}. "
                 "Use the version that wrote it, or choose another folder with --out."
             )
         run("COMMIT")
 
     def get(self, key: str) -> Record | None:
-        """Return the record with that key, or None."""
+        """Return the record with that key, or None.
+
+        Raises:
+            StoreUnreadable: the record is damaged.
+        """
         with self.explained_errors():
             row = self.connection.execute("SELECT record FROM cells WHERE key = ?", (key,)).fetchone()
-        return None if row is None else TypeAdapter(Record).validate_json(row[0])
+        try:
+            return None if row is None else TypeAdapter(Record).validate_json(row[0])
+        except ValidationError as error:
+            raise StoreUnreadable(f"{self.path} holds a damaged cell, {key[:12]}…. {ELSEWHERE}") from error
 
     def put(self, record: Record) -> None:
         """Store a record; when this returns, it is on disk.
@@ -100,21 +108,21 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreUnusable(f"{self.path}: {error}. {remedy(str(error))}") from error
+            kind, remedy = next((found for sign, found in REMEDIES.items() if sign in str(error)), OTHERWISE)
+            raise kind(f"{self.path}: {error}. {remedy}") from error
 
 
-REMEDIES = {
-    "locked": "Another program is using it; wait for it, or choose another folder with --out.",
-    "full": "Free some space and run the same command again; finished cells are kept.",
-    "I/O error": "Check the disk and run the same command again; finished cells are kept.",
+ELSEWHERE = "Choose another folder with --out, where every cell is measured again."
+OTHERWISE = StoreUnusable, "Make folder and file writable, or choose another folder with --out."
+REMEDIES: dict[str, tuple[type[StoreUnusable], str]] = {
+    "locked": (StoreUnusable, "Another program is using it; wait for it, or choose another folder with --out."),
+    "full": (StoreUnusable, "Free some space and run the same command again; finished cells are kept."),
+    "I/O error": (StoreUnusable, "Check the disk and run the same command again; finished cells are kept."),
+    "malformed": (StoreUnreadable, ELSEWHERE),
+    "not a database": (StoreUnreadable, ELSEWHERE),
+    "no such table": (StoreUnreadable, ELSEWHERE),
 }
-
-
-def remedy(message: str) -> str:
-    """Return what to do about an error message of SQLite."""
-    found = (text for sign, text in REMEDIES.items() if sign in message)
-    return next(found, "Make folder and file writable, or choose another folder with --out.")
-
+"""Words of an error message of SQLite → what it is here, and what to do."""
 
 State = Literal["done", "refused", "failed"]
 
