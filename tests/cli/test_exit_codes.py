@@ -50,6 +50,7 @@ USAGE: list[tuple[list[str], str]] = [
     ([*COMPARE, "-l", "abc"], "'abc'"),
     ([*TUNE, "--learning-rate", "nan"], "learning_rate"),
     ([*TUNE, "--set", "length=99999"], "99999"),
+    ([*TUNE, "--text", "FILE"], "--set length="),
     (["finetune", *START, "-s", "yarn", "--out", "OUT"], "--factor"),
     (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], "not empty"),
     (["export", *START, "--out", "OUT"], "--scheme"),
