@@ -1,9 +1,9 @@
-"""Write the table and the plot of the laboratory models of nine schemes, in docs/starters.md:
+"""Draw the laboratory models of nine schemes, for docs/starters.md:
 
     python docs/make_laboratory.py runs/gpu/eval
 
 The folder has a file for each scheme, of the commands that stand there; that of the learned table ends at 256 tokens.
-What was measured last stays in docs/laboratory.json, from which all is written where no folder is given.
+What was measured last stays in docs/laboratory.json, from which the picture is drawn where no folder is given.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import json
 import sys
 from pathlib import Path
 
-from evidence_tables import between_comments
-
-from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting import MARKERS, WIDEST, figure, length_ticks, save_figure
-from hf_posenc.insight.plots.marks import plain, style
+from hf_posenc.core.files.atomic import write_json
+from hf_posenc.core.plotting import MARKERS, WIDEST, figure, length_ticks, plain, save_figure
+from hf_posenc.insight.plots.marks import style
 
 DOCS = Path(__file__).parent
-PAGE, FIGURES, PICTURE = DOCS / "starters.md", DOCS / "laboratory.json", DOCS / "laboratory.png"
+FIGURES, PICTURE = DOCS / "laboratory.json", DOCS / "laboratory.png"
 SCHEMES = {
     "rope": "RoPE", "irope": "iRoPE", "sinusoidal": "sinusoidal", "learned": "learned", "t5": "T5", "alibi": "ALiBi",
     "fox": "FoX", "fire": "FIRE", "none": "no positions",
@@ -40,43 +38,20 @@ Figures = dict[str, dict[str, dict[str, list[float]]]]
 
 
 def main() -> None:
-    """Keep the figures of a folder, and write the page and the plot."""
+    """Keep the figures of a folder, and draw them."""
     if len(sys.argv) > 1:
         write_json(FIGURES, {name: figures_of(Path(sys.argv[1]) / f"{name}.json") for name in SCHEMES})
-    found = json.loads(FIGURES.read_text(encoding="utf-8"))
-    text = between_comments(PAGE.name, PAGE.read_text(encoding="utf-8"), tables(found))
-    write_bytes(PAGE, text.encode())
-    draw(found)
+    draw(json.loads(FIGURES.read_text(encoding="utf-8")))
 
 
 def figures_of(file: Path) -> dict[str, dict[str, list[float]]]:
-    """The rows of an evaluation over all depths that the page has."""
+    """The rows of an evaluation over all depths."""
     kept: dict[str, dict[str, list[float]]] = {}
     wanted = {LOSS, *((task, SHARE) for task in TASKS)}
     for row in json.loads(file.read_text(encoding="utf-8"))["rows"]:
         if row["depth"] is None and (row["task"], row["metric"]) in wanted:
             kept.setdefault(row["task"], {})[str(row["length"])] = [row["value"], row["stderr"]]
     return kept
-
-
-def tables(found: Figures) -> dict[str, str]:
-    """The part of the page by the name of its comment."""
-    losses = [found[name][LOSS[0]] for name in SCHEMES]  # one that ends at 256 was measured on other tokens
-    rows = [["loss, nats/token", *(series(loss, "{:.2f}") if len(loss) > 1 else "–" for loss in losses)]]
-    rows += [[words, *(series(found[n][task], "{:.0f}", 100) for n in SCHEMES)] for task, words in DRAWN.items()]
-    lengths = " · ".join(f"{int(n):,}" for n in found["rope"][LOSS[0]])
-    return {"laboratory": table([f"{lengths} tokens", *SCHEMES.values()], rows)}
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """Markdown, numbers to the right."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def series(by_length: dict[str, list[float]], form: str, times: float = 1) -> str:
-    """The values at all lengths."""
-    return " · ".join(form.format(times * value) for value, _ in by_length.values())
 
 
 def draw(found: Figures) -> None:

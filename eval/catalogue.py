@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.errors import BadComparison, MissingPackage, PosEncError, UnknownOption, first_line, nearest, shown
-from hf_posenc.eval.errors import TaskDataMissing, UntrustedTask
+from hf_posenc.errors import BadComparison, PosEncError, UnknownOption, first_line, nearest, shown
+from hf_posenc.eval.errors import UntrustedTask
 
 TASKS = Path(__file__).parent / "tasks"
 """The folder of our task files, for lm-eval's ``include_path``."""
@@ -145,10 +145,6 @@ def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
             )
 
 
-NETWORK_ERRORS = ("Connect", "Offline", "Timeout", "DatasetNotFound", "LocalEntryNotFound", "URLError")
-"""Parts of the names of errors of datasets, huggingface_hub, httpx, requests and urllib."""
-
-
 def manager_of(names: Sequence[str], include_path: str | Path | None, metadata: dict[str, Any] | None) -> Any:
     """lm-eval's manager of these tasks: of our own and the user's, else of lm-eval's as well."""
     from lm_eval.tasks import TaskManager
@@ -198,37 +194,8 @@ def explained_task_errors(names: Sequence[str]) -> Iterator[None]:
     except (PosEncError, MemoryError):
         raise
     except Exception as error:  # of lm-eval, datasets, jinja, and of what the file names
-        named, first = shown(", ".join(map(str, names))), first_line(error)[:200]
-        if package := missing_package(error):
-            raise MissingPackage(
-                f"The task {named} needs the package {package}, which is not installed. pip install {package}"
-            ) from error
-        if needs_network(error):
-            raise TaskDataMissing(
-                f"The task {named} needs data that is not on this machine and cannot be fetched now: {first}. Fetch "
-                "it where there is a network, with hf download --repo-type dataset NAME, and keep HF_HOME."
-            ) from error
         raise BadComparison(
-            f"The task {named} cannot be loaded: {type(error).__name__}: {first}. Correct its file and its data."
+            f"The task {shown(', '.join(map(str, names)))} cannot be loaded: {type(error).__name__}: "
+            f"{first_line(error)[:200]}. Correct its file, install what it needs, or fetch its data where there is a "
+            "network, with hf download --repo-type dataset NAME."
         ) from error
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def missing_package(error: BaseException) -> str:
-    """The package without which a task cannot be imported; empty where it fails for another reason."""
-    names = (cause.name for cause in causes(error) if isinstance(cause, ModuleNotFoundError) and cause.name)
-    return next((name.partition(".")[0] for name in names if not name.startswith("transformers.")), "")
-
-
-def needs_network(error: BaseException) -> bool:
-    """Whether an error is that of data that cannot be fetched; libraries raise a dozen types, some of their own."""
-    return any(
-        isinstance(cause, ConnectionError) or any(word in type(cause).__name__ for word in NETWORK_ERRORS)
-        for cause in causes(error)
-    )

@@ -48,7 +48,3 @@ class StoreUnreadable(StoreUnusable):
 
 class BeyondTable(PosEncError, ValueError):
     """Positions past the end of the learned table are requested from a model without a scheme."""
-
-
-class TaskDataMissing(PosEncError, FileNotFoundError):
-    """A task needs data that is neither on this machine nor can be fetched now."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
-from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, remarks_on, rows_of
+from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, few_documents, rows_of
 from hf_posenc.eval.task_run import suppress_output
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ def evaluate(
     from hf_posenc.eval.task_run import run_tasks
     from hf_posenc.eval.texts.held_out import HeldOutText, with_held_out
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+    from hf_posenc.patching.patch import scheme_set_aside
+    from hf_posenc.patching.state import is_patched
 
     require_lm_eval()
     wanted, model_args = split(EvaluateSettings, given, settings)
@@ -113,7 +114,8 @@ def evaluate(
     check_sources(names, wanted.include_path, trust=wanted.trust_tasks)
     if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
         check_settings_read(["text"], names)
-    with evaluation_mode_if_live(model), unpatched_afterwards(model):
+    plain = isinstance(model, nn.Module) and not is_patched(model)
+    with evaluation_mode_if_live(model), scheme_set_aside(model) if plain else nullcontext():
         with suppress_output(quiet):
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
         wanted = wanted.model_copy(update={"lengths": wanted.lengths or tuple(sorted(default_lengths(lm)))})
@@ -139,20 +141,6 @@ def default_tasks(lm: Any, text: Any) -> list[str]:
     return list(HELD_OUT_TASKS if isinstance(text, HeldOutText) else CAUSAL_TASKS)
 
 
-@contextmanager
-def unpatched_afterwards(model: Any) -> Iterator[None]:
-    """Take off what the block patches into a live model that has no scheme, also where it raises."""
-    from hf_posenc.patching.patch import unpatch_model
-    from hf_posenc.patching.state import is_patched
-
-    plain = isinstance(model, nn.Module) and not is_patched(model)
-    try:
-        yield
-    finally:
-        if plain and is_patched(model):
-            unpatch_model(model)
-
-
 def check_sources(names: list[str], include_path: str | Path | None, *, trust: bool) -> None:
     """Refuse task files that may not run, cannot be read, or do not exist, before a model is loaded."""
     from hf_posenc.eval.catalogue import check_known, check_trusted
@@ -169,7 +157,7 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
     first = lm.rank == 0
     documents = document_scores(raw) if first else []
     rows = rows_of(raw, scheme=scheme, model=model_name(lm), documents=documents) if first else []
-    rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))
+    rows, documents, remarks = from_first(lm, (rows, documents, list(dict.fromkeys(few_documents(rows)))))
     return Evaluation(rows, raw, first, documents, remarks)
 
 

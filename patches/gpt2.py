@@ -14,6 +14,7 @@ from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.position_table import SchemePositionTable
+from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH
 from hf_posenc.schemes.base import Scheme
 
 
@@ -58,6 +59,10 @@ class GPT2Adapter(Adapter):
             layers=config.n_layer, causal=True, trained_length=trained_length, target_length=target_length,
             table=config.max_position_embeddings,
         )  # fmt: skip
+
+    def scaled_already(self, config: GPT2Config) -> str | None:
+        """Of a table that this package has exported, with more rows than there were in the training."""
+        return None if getattr(config, TRAINED_LENGTH, None) is None else "a longer table"
 
     def swaps(self, base: GPT2Model, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         yield base.wpe, SchemePositionTable

@@ -28,7 +28,6 @@ HERE = __name__.rpartition(".")[0]
 _ADAPTERS: dict[str, str | type[Adapter]] = {
     "llama": f"{HERE}.llama:LlamaAdapter",
     "gpt2": f"{HERE}.gpt2:GPT2Adapter",
-    "bert": f"{HERE}.bert:BertAdapter",
     "bloom": f"{HERE}.bloom:BloomAdapter",
     "falcon": f"{HERE}.falcon:FalconAdapter",
     "mpt": f"{HERE}.mpt:MptAdapter",

@@ -26,7 +26,7 @@ from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Costs, Record
 from hf_posenc.eval.task_run import SharedOptions
 from hf_posenc.forward.host_calls import cache_name, cache_of
-from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 
 
 def measure_cells(measuring: Measuring, cells: Sequence[Cell], progress: ProgressCallback) -> list[Record]:
@@ -56,14 +56,15 @@ def measure_cell(measuring: Measuring, cell: Cell, on_request: OpenProgressCallb
     try:
         with patched(measuring, cell):
             record = replace(record, state="failed")
-            peak = PeakMemory(next(lm.model.parameters()).device)
+            device = next(lm.model.parameters()).device
+            measurable = begin_peak(device)
             found = evaluate(
                 lm, tasks=[cell.task], lengths=cell.lengths, longest=measuring.longest, label=cell.entry.label,
                 text=measuring.text, text_field=own.text_field, document_separator=own.document_separator,
                 include_path=own.include_path, trust_tasks=own.trust_tasks, options=SharedOptions(own.options),
                 **own.measure(),
             )  # fmt: skip
-            costs = costs_since(peak, lm.model)
+            costs = costs_since(lm.model, device, measurable=measurable)
         record = replace(record, reason=invalid_rows_reason(found.rows), remarks=found.remarks)
         if not record.reason:
             record = replace(record, state="done", rows=found.rows, documents=found.documents, costs=costs)
@@ -96,10 +97,7 @@ def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
             lengths["target_length"] = max(measuring.reach(cell.length), trained_length_under(lm, entry))
         with drawn_from(measuring.settings.seed):  # learned parameters are initialized randomly
             patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
-        try:
-            yield
-        finally:
-            unpatch_model(lm.model)
+        yield
 
 
 def invalid_rows_reason(rows: Sequence[Row]) -> str:
@@ -122,33 +120,19 @@ FEW, MANY = 16, 32
 """Tokens of the two caches whose difference is that of a token: fewer than any window that schemes have by default."""
 
 
-def costs_since(peak: PeakMemory, model: Any) -> Costs:
-    """Costs of a model, as it is patched now, since a meter was made."""
-    memory_taken = peak.read()  # before the two small passes
-    return Costs(memory_taken, peak.memory_of, cache_per_token(model))
+def begin_peak(device: torch.device) -> bool:
+    """Measure the peak memory from now on, of the device on CUDA, else of the process; False where that is not told."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return True
+    return memory.reset_peak()
 
 
-class PeakMemory:
-    """Peak memory since it was made: of the device on CUDA, else of the process.
-
-    Attributes:
-        memory_of: the device, or ``"process"``.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, on_cuda = device, device.type == "cuda"
-        self.memory_of = str(device) if on_cuda else "process"
-        if on_cuda:
-            torch.cuda.reset_peak_memory_stats(device)
-        self.measurable = on_cuda or memory.reset_peak()
-
-    def read(self) -> int | None:
-        """The peak so far in bytes; None where the system does not tell."""
-        if not self.measurable:
-            return None
-        if self.device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self.device))
-        return memory.peak()
+def costs_since(model: Any, device: torch.device, *, measurable: bool) -> Costs:
+    """Costs of a model, as it is patched now, since `begin_peak`."""
+    peak = int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else memory.peak()
+    name = str(device) if device.type == "cuda" else "process"
+    return Costs(peak if measurable else None, name, cache_per_token(model))  # that runs two small passes, afterwards
 
 
 def cache_per_token(model: Any) -> float | None:

@@ -13,9 +13,8 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.phrases import task_title, title
-from hf_posenc.eval.report.remarks import method, remarks
+from hf_posenc.eval.report.remarks import method, remarks, verdict
 from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
-from hf_posenc.eval.report.verdict import verdict
 from hf_posenc.eval.results.comparison import Comparison, interval
 from hf_posenc.eval.results.effective_length import results_of, shown_metrics
 from hf_posenc.eval.results.ranking import rankings

@@ -18,7 +18,7 @@ from math import fsum, isclose, isfinite, sqrt
 from statistics import fmean
 from typing import Any
 
-from hf_posenc.eval.tasks.sweep import REPEATED, parse_metric
+from hf_posenc.eval.tasks.sweep import parse_metric
 from hf_posenc.eval.texts.sampling import distinct
 
 FEWEST = 3
@@ -110,21 +110,6 @@ def loss_of(metric: str, length: int | None) -> str:
 def is_perplexity(metric: str) -> bool:
     """Whether a metric, ours or lm-eval's, is the exponential of a loss: ``ppl``, ``word_perplexity``."""
     return metric.partition(",")[0].endswith(("ppl", "perplexity"))
-
-
-def remarks_on(results: Mapping[str, Any], rows: Iterable[Row]) -> list[str]:
-    """Remarks on lm-eval's results and the rows made of them."""
-    return [*repeated(results), *dict.fromkeys(few_documents(rows))]
-
-
-def repeated(results: Mapping[str, Any]) -> Iterator[str]:
-    """Say which results come from fewer prompts than were asked."""
-    for task, config in results.get("configs", {}).items():
-        for length, (asked, different) in ((config.get("metadata") or {}).get(REPEATED) or {}).items():
-            yield (
-                f"{task} at {int(length):,} tokens: {asked} prompts, {different} distinct, because depths "
-                "coincide where there is little filler. Intervals count keys, not prompts."
-            )
 
 
 def few_documents(rows: Iterable[Row]) -> Iterator[str]:

@@ -108,21 +108,17 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            kind, remedy = next((found for sign, found in REMEDIES.items() if sign in str(error)), OTHERWISE)
-            raise kind(f"{self.path}: {error}. {remedy}") from error
+            if any(sign in str(error) for sign in DAMAGED):
+                raise StoreUnreadable(f"{self.path}: {error}. {ELSEWHERE}") from error
+            raise StoreUnusable(
+                f"{self.path}: {error}. Wait for other programs that use it, free some space or make it writable, and "
+                "run the same command again, or choose another folder with --out; finished cells are kept."
+            ) from error
 
 
+DAMAGED = ("malformed", "not a database", "no such table")
+"""Words of SQLite for a file that no repetition of the command can use."""
 ELSEWHERE = "Choose another folder with --out, where every cell is measured again."
-OTHERWISE = StoreUnusable, "Make folder and file writable, or choose another folder with --out."
-REMEDIES: dict[str, tuple[type[StoreUnusable], str]] = {
-    "locked": (StoreUnusable, "Another program is using it; wait for it, or choose another folder with --out."),
-    "full": (StoreUnusable, "Free some space and run the same command again; finished cells are kept."),
-    "I/O error": (StoreUnusable, "Check the disk and run the same command again; finished cells are kept."),
-    "malformed": (StoreUnreadable, ELSEWHERE),
-    "not a database": (StoreUnreadable, ELSEWHERE),
-    "no such table": (StoreUnreadable, ELSEWHERE),
-}
-"""Words of an error message of SQLite → what it is here, and what to do."""
 
 State = Literal["done", "refused", "failed"]
 

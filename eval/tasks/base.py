@@ -24,7 +24,7 @@ from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import tokenizer_of as named_tokenizer
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.load import register_models
-from hf_posenc.eval.tasks.sweep import REPEATED, Sweep, TaskOptions, metric_name
+from hf_posenc.eval.tasks.sweep import Sweep, TaskOptions, metric_name
 from hf_posenc.eval.texts.haystack import sentences_of
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.eval.texts.sampling import Tokenized, placed
@@ -133,8 +133,6 @@ class LengthSweep(ConfigurableTask):
         """Generate the documents; nothing is downloaded."""
         found = [{"cluster": doc["name"], **doc} for doc in self.documents()]
         self.dataset = {"test": Dataset.from_list(found)}
-        if repeated := repeated_prompts(found, self.cells()):
-            self.config.metadata |= {REPEATED: repeated}
 
     def build_all_requests(
         self, *, limit: int | None = None, world_size: int = 1, cache_requests: bool = False, **options: Any
@@ -238,16 +236,3 @@ def tokenizer_of(metadata: dict[str, Any]) -> Any:
             'The task has no tokenizer to size its prompts with. Pass --metadata \'{"tokenizer": "path or name"}\'.'
         )
     return given
-
-
-def repeated_prompts(documents: Sequence[Mapping[str, Any]], cells: Sequence[Any]) -> dict[str, list[int]]:
-    """How many prompts are asked, and how many of them differ, at every length with equal ones."""
-    at_length: dict[int, list[str]] = {}
-    for document in documents:
-        for (length, _), prompt in zip(cells, document.get("prompts", ()), strict=False):
-            at_length.setdefault(length, []).append(prompt)
-    return {
-        str(length): [len(prompts), len(set(prompts))]
-        for length, prompts in at_length.items()
-        if len(set(prompts)) < len(prompts)
-    }

@@ -33,9 +33,6 @@ from hf_posenc.eval.errors import TaskOptionOutOfRange
 
 NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 
-REPEATED = "repeated_prompts"
-"""Where a task's metadata has, for each length with equal prompts, how many it asks and how many differ."""
-
 
 def number(value: Any) -> Any:
     """A number of any library as Python's."""

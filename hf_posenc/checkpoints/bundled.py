@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from transformers import PreTrainedConfig
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from hf_posenc.checkpoints.restore import check_no_missing_weights, finish_loading, patched_class
 from hf_posenc.patching.config_guard import guarded_class
 from hf_posenc.patching.scheme_config import SchemeConfig
+from hf_posenc.patching.text_limits import OF_TOKENIZER, warn_of_cut
 
 
 def config_class(cls: Any) -> Any:
@@ -25,7 +27,11 @@ def model_class(cls: Any) -> Any:
     def from_pretrained(
         owner: Any, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **hf_kwargs: Any
     ) -> Any:
-        """The class's own, with the scheme that the configuration carries; from safetensors alone."""
+        """The class's own, with the scheme that the configuration carries; from safetensors alone.
+
+        Warns:
+            LimitKept: the tokenizer beside it was saved last, and cuts texts that the model reads.
+        """
         if not isinstance(config, PreTrainedConfig):
             config = owner.config_class.from_pretrained(pretrained_model_name_or_path if config is None else config)
         where, wanted = str(pretrained_model_name_or_path), hf_kwargs.pop("output_loading_info", False)
@@ -34,6 +40,7 @@ def model_class(cls: Any) -> Any:
         model, info = loader.from_pretrained(pretrained_model_name_or_path, *args, **{**hf_kwargs, **known})
         check_no_missing_weights(model, info, where)
         finish_loading(model, info["missing_keys"])
+        warn_of_cut(get_tokenizer_config(where, **hf_kwargs).get(OF_TOKENIZER), config, where)
         return (model, info) if wanted else model
 
     def from_config(owner: Any, config: Any, **kwargs: Any) -> Any:

@@ -160,7 +160,7 @@ def plain_staged(plain: Any, model: Any, folder: str, length: int) -> Iterator[P
 def state_training(plain: Any, model: Any) -> None:
     """Say in the configuration of ``plain`` what its weights were trained with, where nothing in it says so.
 
-    The rows of a position table are not counted from that length: they are the positions up to the target.
+    What reads a position table counts from its rows all the same: they are the positions up to the target.
     """
     base, own_adapter = base_model_of(model)
     alike, own, lengths = type(plain) is type(model), base.config, [describe(model).trained_length]
@@ -172,7 +172,10 @@ def state_training(plain: Any, model: Any) -> None:
     for name in (TRAINED_LENGTH, TRAINED_THETA):
         if hasattr(config, name):
             delattr(config, name)
-    if adapter.geometry(config, trained_length=1, target_length=1).table is not None:
+    rows = adapter.geometry(config, trained_length=1, target_length=1).table
+    if rows is not None:
+        if rows > min(lengths):
+            setattr(config, TRAINED_LENGTH, min(lengths))
         return
     if adapter.trained_length(config) != min(lengths) or not any(ORIGINAL in one for one in rotations(config).values()):
         setattr(config, TRAINED_LENGTH, min(lengths))

@@ -20,13 +20,12 @@ import torch
 
 from hf_posenc.checkpoints.gguf_tokenizer import write_tokenizer
 from hf_posenc.checkpoints.load import is_quantised
-from hf_posenc.checkpoints.native_parameters import acting_part
+from hf_posenc.checkpoints.native_parameters import acting_schemes
 from hf_posenc.checkpoints.readers import llama_cpp
 from hf_posenc.checkpoints.readers.stated import Stated, grown
 from hf_posenc.checkpoints.static_rotation import amplitude, divisors, static_rotation
 from hf_posenc.core.files.atomic import replaced
 from hf_posenc.errors import MissingPackage, NotExpressible
-from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 
@@ -124,8 +123,7 @@ def check_llama(model: Any) -> None:
 def rope_of(model: Any) -> GgufRope:
     """The rotation of a patched model in the words of GGUF."""
     name = describe(model).scheme
-    schemes = [acting_part(module.scheme) for module in base_model_of(model)[0].__dict__[ATTENTIONS]]
-    found = [gguf_rope(scheme) for scheme in dict.fromkeys(schemes)]
+    found = [gguf_rope(scheme) for scheme in dict.fromkeys(acting_schemes(base_model_of(model)[0]))]
     if None in found or len(set(found)) != 1:
         raise NotExpressible(
             f"Scheme {name!r} is no rotation by fixed frequencies that is the same in all layers, and llama.cpp's "

@@ -18,17 +18,17 @@ import transformers
 from torch import Tensor
 
 from hf_posenc.checkpoints.export import filled
-from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part
+from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_schemes
 from hf_posenc.checkpoints.plain_config import explained_refusal
 from hf_posenc.checkpoints.static_rotation import HOOKS, longrope
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.errors import NotExpressible
-from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.config_guard import PATCH_KEYS
 from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.bias.alibi import ALiBi, code_slopes
+from hf_posenc.schemes.host_rotation import HostRotation
 
 ACTING = frozenset([*HOOKS, "read_table", "extra_key_channels", "rotation"])
 GROWN = 2.0**13  # of a BLOOM's embeddings: the variance is then ε · 2⁻²⁶ of what it was, below float32's rounding
@@ -44,19 +44,20 @@ BLOCKS = {
 
 def other_gpt2(model: Any) -> Any:
     """The model as a class of transformers that computes its scheme."""
-    schemes = {acting_part(module.scheme) for module in base_model_of(model)[0].__dict__[ATTENTIONS]}
+    schemes = dict.fromkeys(acting_schemes(base_model_of(model)[0]))
     name = describe(model).scheme
-    if len(schemes) != 1:
+    if len({scheme.shown_name for scheme in schemes}) != 1:
         raise NotExpressible(
             f"Some layers lack scheme {name!r}, and GPT-2, GPT-NeoX and BLOOM have one scheme for all layers. {INSTEAD}"
         )
-    (scheme,) = schemes
-    hooks = {hook for hook in ACTING if implements(scheme, hook)}
-    if hooks and hooks <= {"embed", "read_table"} and not scheme.needs_whole_text:
+    scheme, *others = schemes
+    own = isinstance(scheme, HostRotation)  # the table as it is: GPT-2 has no rotation
+    hooks = set() if own else {hook for hook in ACTING if implements(scheme, hook)}
+    if (hooks or scheme.keeps_table) and hooks <= {"embed", "read_table"} and not scheme.needs_whole_text:
         return with_table(model, scheme)
-    if hooks <= {"rotation"}:
+    if hooks <= {"rotation"} and not others:
         return as_gpt_neox(model, scheme)
-    if hooks == {"bias"} and isinstance(scheme, ALiBi):
+    if hooks == {"bias"} and isinstance(scheme, ALiBi) and not others:
         return as_bloom(model, scheme)
     raise NotExpressible(
         f"Neither GPT-2, GPT-NeoX nor BLOOM computes scheme {name!r}: they have a table of positions, a rotation of "
@@ -65,21 +66,16 @@ def other_gpt2(model: Any) -> Any:
 
 
 def with_table(model: Any, scheme: Scheme) -> Any:
-    """A GPT-2 with a table of as many positions as the target length."""
-    entries = {name: value for name, value in model.config.to_dict().items() if name not in PATCH_KEYS}
-    config = transformers.GPT2Config(**entries | {"n_positions": describe(model).target_length})
+    """A GPT-2 with a table of as many positions as the target length, or with its own, where the scheme keeps that."""
     own = own_weights(model)
-    positions = torch.arange(config.n_positions, device=model.device)[None]
+    table = own["transformer.wpe.weight"]
+    positions = torch.arange(describe(model).target_length, device=table.device)[None]
     with torch.no_grad():
-        table = own["transformer.wpe.weight"]
         codes = scheme.read_table(table, positions) if implements(scheme, "read_table") else scheme.embed(positions)
-    assert codes is not None  # one of the two is implemented
-    return filled(
-        model,
-        transformers.AutoModelForCausalLM.from_config,
-        config,
-        own | {"transformer.wpe.weight": codes[0].to(table.dtype)},
-    )
+    rows = table if codes is None else codes[0].to(table.dtype)
+    entries = {name: value for name, value in model.config.to_dict().items() if name not in PATCH_KEYS}
+    config = transformers.GPT2Config(**entries | {"n_positions": len(rows)})
+    return filled(model, FROM_CONFIG, config, own | {"transformer.wpe.weight": rows})
 
 
 def as_gpt_neox(model: Any, scheme: Scheme) -> Any:

@@ -27,6 +27,7 @@ from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.paths import check_disk_space, folder_to_write, nearest_existing
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
+from hf_posenc.patching.offloading import computing_device, offloads_of
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.patching.text_limits import raise_limits_in
@@ -165,7 +166,7 @@ def random_text(model: nn.Module) -> Tensor:
     config: Any = model.config.get_text_config()  # type: ignore[union-attr,operator]
     length = min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
     ids = torch.randint(0, config.vocab_size, (1, length), generator=torch.Generator().manual_seed(SEED))
-    return ids.to(next(model.parameters()).device)
+    return ids.to(computing_device(model, offloads_of(model)))
 
 
 def logits_of(model: nn.Module, ids: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def rope_parameters_of(model: Any) -> NativeParameters:
             a configuration has one set of parameters.
     """
     base, name = base_model_of(model)[0], describe(model).scheme
-    schemes = tuple(acting_part(module.scheme) for module in base.__dict__[ATTENTIONS])
+    schemes = acting_schemes(base)
     stated = by_layer_type(getattr(base.config, "rope_parameters", None)) or {None: {}}
     types = (None,) * len(schemes) if None in stated else tuple(types_of_layers(base.config, len(schemes)))
     found: dict[str | None, dict[str, Any]] = {}
@@ -150,6 +150,22 @@ def stated_natively(scheme: Scheme) -> tuple[dict[str, Any] | None, dict[str, An
     """The RoPE parameters of a scheme: of all lengths, and else up to the trained length."""
     everywhere = (scheme.native() if len(scheme.schemes) == 1 else None) or as_longrope(scheme)
     return everywhere, scheme.native_within_trained() if len(scheme.schemes) == 1 and everywhere is None else None
+
+
+def acting_schemes(base: Any) -> tuple[Scheme, ...]:
+    """What acts outside training in each layer of a patched base model.
+
+    Raises:
+        NotExpressible: its parameters are offloaded, and there are no values to compute from.
+    """
+    found = tuple(acting_part(module.scheme) for module in base.__dict__[ATTENTIONS])
+    away = next((scheme for scheme in found if any(weight.is_meta for weight in scheme.parameters())), None)
+    if away is not None:
+        raise NotExpressible(
+            f"The parameters of scheme {away.shown_name!r} are offloaded, and an export computes from them. Load the "
+            "model without a device_map, and export that."
+        )
+    return found
 
 
 def acting_part(scheme: Scheme) -> Scheme:

@@ -21,13 +21,12 @@ from safetensors.torch import load_file, save_file
 
 from hf_posenc.checkpoints.export import export_native, filled, plain_staged
 from hf_posenc.checkpoints.gpt2_classes import other_gpt2
-from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part, parameters_of
+from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_schemes, parameters_of
 from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patching.expected_effect import frequency_values
-from hf_posenc.patching.offloading import offloaded_values
+from hf_posenc.patching.offloading import computing_device, offloaded_values, offloads_of
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.alibi import ALiBi
@@ -111,7 +110,7 @@ def other_llama(model: Any) -> Any:
             "transformers computes ALiBi in BLOOM and MPT, whose norms take the mean away and whose MLP has no gate; a "
             f"Llama has RMS norms and a gate. {INSTEAD}"
         )
-    needs = [needs_of(acting_part(module.scheme), base.config) for module in base.__dict__[ATTENTIONS]]
+    needs = [needs_of(scheme, base.config) for scheme in acting_schemes(base)]
     found = [one for one in needs if one is not None]
     rotations = [parameters for parameters, _ in found if parameters is not None]
     window = found[0][1] if found else None
@@ -147,7 +146,7 @@ def needs_of(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | None, int | 
     if not rest or isinstance(rest[0], HostRotation):
         return dict(config.rope_parameters), window
     rotation = static_rotation(rest[0])
-    if rotation is not None and not any(frequency_values(rotation)) and rest[0].logit_scale() == 1.0:
+    if rotation is not None and not any(rotation.numbers) and rest[0].logit_scale() == 1.0:
         return None, window
     try:
         parameters, short = parameters_of(rest[0], "")
@@ -181,10 +180,10 @@ def check_alone(folder: Path, model: Any) -> None:
             said = run.stderr.strip().rpartition("\n")[2]
             raise NotExpressible(f"Plain transformers cannot read this {type(model).__name__} back: {said}. {INSTEAD}")
         logits = load_file(found)
-    limit = LIMITS.get(model.dtype, ROUGH)
+    limit, device = LIMITS.get(model.dtype, ROUGH), computing_device(model, offloads_of(model))
     for name, text in texts.items():
         with torch.no_grad():
-            own = model(text.to(model.device)).logits.float().cpu()
+            own = model(text.to(device)).logits.float().cpu()
         half = text.shape[1] // 2
         for where, there, here in ((name, logits[name], own), ("cached", logits[f"{name} cached"], own[:, half:])):
             if not (there.float() - here).abs().max() <= limit * here.std():

@@ -20,7 +20,6 @@ from hf_posenc.checkpoints.old_rope_keys import check_both_forms
 from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
-from hf_posenc.core.lengths import Lengths
 from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
 from hf_posenc.patches.adapter import Adapter
 from hf_posenc.patching.config_guard import PATCH_KEYS
@@ -43,7 +42,7 @@ class PlainConfig:
         section: name of the part of it that configures the patched model, such as ``text_config``; None for all of it.
         parameters: the new entries of its ``rope_parameters``.
         short: whether logits are equal up to the trained length only.
-        lengths: of the patch.
+        compared_length: in tokens, up to which it computes what the scheme does.
         rotaries: what transformers then computes in the layers of each type that it rotates; None stands for all.
     """
 
@@ -51,18 +50,13 @@ class PlainConfig:
     section: str | None
     parameters: dict[str, Any]
     short: bool
-    lengths: Lengths
+    compared_length: int
     rotaries: dict[str | None, HostRotary] = field(default_factory=dict)
 
     @property
     def of_base(self) -> Any:
         """The configuration of the patched model."""
         return self.config if self.section is None else getattr(self.config, self.section)
-
-    @property
-    def compared_length(self) -> int:
-        """The length, in tokens, up to which this configuration computes what the scheme does."""
-        return self.lengths.trained if self.short else self.lengths.target
 
 
 def plain_config(model: Any) -> PlainConfig:
@@ -81,15 +75,13 @@ def plain_config(model: Any) -> PlainConfig:
     check_rotates(base.config, adapter)
     own = rope_parameters_of(model)
     report = describe(model)
-    lengths = Lengths(report.trained_length, report.target_length)
-    plain = PlainConfig(
-        copy.deepcopy(model.config), section_of(model.config, base.config), own.parameters, own.short, lengths
-    )
+    trained_length, target_length = report.trained_length, report.target_length
+    section, length = section_of(model.config, base.config), trained_length if own.short else target_length
+    plain = PlainConfig(copy.deepcopy(model.config), section, own.parameters, own.short, length)
     config = plain.of_base
-    trained_length = lengths.trained
     for name in OTHER_WINDOWS:
         if is_cut(vars(config).get(name), report):
-            setattr(config, name, lengths.target)
+            setattr(config, name, target_length)
     for name in PATCH_KEYS:
         for holder in (plain.config, config):
             if hasattr(holder, name):

@@ -38,9 +38,7 @@ def static_rotation(scheme: Scheme) -> Rotation | None:
 
 def divisors(rotation: Rotation, theta: float) -> list[float]:
     """What the frequencies θ^(−2m/d) are divided by, pair by pair."""
-    frequencies = rotation.frequencies
-    own = frequencies if isinstance(frequencies, tuple) else frequencies.detach().double().tolist()
-    return [theta ** (-2 * m / rotation.dims) / w if w else NEVER for m, w in enumerate(own)]
+    return [theta ** (-2 * m / rotation.dims) / w if w else NEVER for m, w in enumerate(rotation.numbers)]
 
 
 def amplitude(scheme: Scheme, rotation: Rotation) -> float:

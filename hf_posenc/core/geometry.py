@@ -40,6 +40,12 @@ class Rotation:
         return not isinstance(self.frequencies, tuple)
 
     @property
+    def numbers(self) -> tuple[float, ...]:
+        """The frequencies, learned or not, as numbers."""
+        own = self.frequencies
+        return own if isinstance(own, tuple) else tuple(own.detach().double().tolist())
+
+    @property
     def dims(self) -> int:
         """Rotated channels of a head, its first ones; the others are unchanged."""
         return 2 * len(self.frequencies)

@@ -216,7 +216,7 @@ class Terms:
             query_scale=_product(self.query_scale, other.query_scale),
             row_scale=_product(self.row_scale, other.row_scale),
             logit_scale=self.logit_scale * other.logit_scale,
-            regions=self.regions if self.split else other.regions,
+            regions=other.regions if self.regions == ONE_REGION else self.regions,  # one may differ by head
             visible=self.visible & other.visible,
             row_rotation=self.row_rotation or other.row_rotation,
             sink=other.sink if self.sink is None else self.sink,

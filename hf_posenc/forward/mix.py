@@ -56,46 +56,28 @@ class MixesValues(PatchedLayer):
 
     def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
         """By the host's own attention function where that can carry the terms, else by the engine."""
-        plan, shared, ctx, queries, keys, v = call
-        if shared.plain:
-            k, seen = keys[0], plan.ctx.key_positions.shape[1]
-            if k.shape[2] > seen:  # the rest of a static cache is not written yet
-                k, v = k[:, :, :seen], v[:, :, :seen]
-            return self._by_host(queries[0], k, v, shared.terms, plan.mask, host, plan)
-        if len(keys) != len(shared.key_copies) or len(keys) > 1:
-            keys = tuple([keys[number % len(keys)] for number in shared.key_copies])
-        return self._by_engine(queries, keys, v, shared.terms, ctx, plan, host, cache)
+        if not call.shared.plain:
+            return self._by_engine(call, host, cache)
+        seen = call.plan.ctx.key_positions.shape[1]
+        if call.keys[0].shape[2] > seen:  # the rest of a static cache is not written yet
+            call = call._replace(keys=(call.keys[0][:, :, :seen],), values=call.values[:, :, :seen])
+        return self._by_host(call, host)
 
-    def _by_host(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        terms: Terms,
-        mask: Any,
-        host: dict[str, Any],
-        plan: CallPlan,
-    ) -> AttentionOutput:
+    def _by_host(self, call: RotatedCall, host: dict[str, Any]) -> AttentionOutput:
+        plan, q, k, v = call.plan, call.queries[0], call.keys[0], call.values
         if plan.function is None:
             function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
             plan.function = for_queries(function, q, k)
         if "cache" in host:
             k, v = paged.for_host(host, k, v, self.layer_idx)
-        scaling = getattr(self, self.score_factor) * terms.logit_scale
-        return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
+        scaling = getattr(self, self.score_factor) * call.shared.terms.logit_scale
+        return plan.function(self, q, k, v, plan.mask, dropout=self.live_dropout, scaling=scaling, **host)
 
-    def _by_engine(
-        self,
-        queries: tuple[Tensor, ...],
-        keys: tuple[Tensor, ...],
-        v: Tensor,
-        terms: Terms,
-        ctx: PositionContext,
-        plan: CallPlan,
-        host: dict[str, Any],
-        cache: Cache | None,
-    ) -> AttentionOutput:
-        softcap, own_sink = host.get("softcap"), host.get("s_aux")
+    def _by_engine(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
+        plan, shared, ctx, queries, keys, v = call
+        if len(keys) != len(shared.key_copies) or len(keys) > 1:
+            keys = tuple([keys[number % len(keys)] for number in shared.key_copies])
+        terms, softcap, own_sink = shared.terms, host.get("softcap"), host.get("s_aux")
         if own_sink is not None:
             terms = with_sink(terms, own_sink)
         rotated_keys = (
@@ -105,17 +87,17 @@ class MixesValues(PatchedLayer):
             terms = within_window(terms, host.get("sliding_window"))
         scaling = getattr(self, self.score_factor)
         at_read = () if plan.at_read is None else plan.at_read.rotations
-        call = AttentionCall(
+        one = AttentionCall(
             queries, keys, v, terms, ctx, plan.mask, scaling, self.live_dropout, rotated_keys, softcap=softcap,
             at_read=at_read,
         )  # fmt: skip
         if plan.shared is None:  # every layer has its own terms
-            return self._engine_for(call, plan, host, cache)(call)
-        kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype, own_sink is None)
+            return self._engine_for(one, plan, host, cache)(one)
+        kind = (one.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype, own_sink is None)
         compute = plan.compute.get(kind)
         if compute is None:
-            compute = plan.compute[kind] = self._engine_for(call, plan, host, cache)
-        return compute(call)
+            compute = plan.compute[kind] = self._engine_for(one, plan, host, cache)
+        return compute(one)
 
     def _engine_for(
         self, call: AttentionCall, plan: CallPlan, host: dict[str, Any], cache: Cache | None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from traceback import walk_stack
 from typing import Any
@@ -25,79 +26,74 @@ from hf_posenc.patching.model_card import write_results
 from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.patched_config import check_unchanged
 from hf_posenc.patching.peft_sidecar import BASE_KEY
-from hf_posenc.patching.push import Push
+from hf_posenc.patching.push import push
 from hf_posenc.patching.state import STASH, describe, is_patched, stacks_of
 from hf_posenc.patching.text_limits import raise_limits_in
 
 METHOD = "save_pretrained"
 
 
-class AtomicSave:
-    """``save_pretrained`` of a patched model, set on the instance; copies of the model get one of their own."""
+def save_atomically(
+    model: nn.Module,
+    save_directory: str | os.PathLike[str],
+    *args: Any,
+    code: str | None = BUNDLE if FROM_BUNDLE else None,
+    results: Any = None,
+    **kwargs: Any,
+) -> None:
+    """``save_pretrained`` of a patched model: as the class's own method does, into a staging folder first.
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    Where several processes write, or the Hub is written to, the class's own method runs alone.
 
-    def __call__(
-        self,
-        save_directory: str | os.PathLike[str],
-        *args: Any,
-        code: str | None = BUNDLE if FROM_BUNDLE else None,
-        results: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Save as the class's own method does, into a staging folder first.
+    Args:
+        model: patched.
+        save_directory: the folder.
+        *args: of the class's own method.
+        code: ``"bundle"`` for a checkpoint that brings its code (`hf_posenc.patching.code_bundle`).
+        results: of an evaluation, for the model card; see `hf_posenc.patching.model_card.write_results`.
+        **kwargs: of the class's own method.
 
-        Where several processes write, or the Hub is written to, the class's own method runs alone.
-
-        Args:
-            save_directory: the folder.
-            *args: of the class's own method.
-            code: ``"bundle"`` for a checkpoint that brings its code (`hf_posenc.patching.code_bundle`).
-            results: of an evaluation, for the model card; see `hf_posenc.patching.model_card.write_results`.
-            **kwargs: of the class's own method.
-
-        Raises:
-            HostConfigInvalid: the configuration was changed after the patch in what decides positions.
-            CheckpointMismatch: it does not say what each part of the model carries.
-            NotExpressible: the code cannot be bundled.
-            OptionOutOfRange: ``code`` is something else.
-            BadComparison: the results have no number of this scheme.
-            FolderUnusable: the folder, or one that it would be in, is a file.
-        """
-        if code not in (None, BUNDLE):
-            raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Leave it out, or pass that.")
-        for module in self.model.modules():
-            patch = module.__dict__.get(STASH)
-            if patch is not None:
-                check_unchanged(patch)
-        check_said(self.model)
-        own: Any = getattr(type(self.model), METHOD)
-        shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
-        if (args or shared) and (code or results is not None):
-            raise NotExpressible(
-                "Code and results go into a checkpoint that one process writes into a folder. Leave out push_to_hub, "
-                "distributed_checkpoint and arguments without a name; model.push_to_hub(name, code='bundle') uploads."
-            )
-        folder_to_write(save_directory)  # transformers logs that it is a file, and returns
-        if args or shared or not kwargs.get("is_main_process", True):
-            return own(self.model, save_directory, *args, **kwargs)
-        if not hasattr(self.model, "hf_device_map") and any(weight.is_meta for weight in self.model.parameters()):
-            kwargs.setdefault(
-                "state_dict", offloaded_values(self.model)
-            )  # transformers saves offloaded weights only with a device map
+    Raises:
+        HostConfigInvalid: the configuration was changed after the patch in what decides positions.
+        CheckpointMismatch: it does not say what each part of the model carries.
+        NotExpressible: the code cannot be bundled.
+        OptionOutOfRange: ``code`` is something else.
+        BadComparison: the results have no number of this scheme.
+        FolderUnusable: the folder, or one that it would be in, is a file.
+    """
+    if code not in (None, BUNDLE):
+        raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Leave it out, or pass that.")
+    for module in model.modules():
+        patch = module.__dict__.get(STASH)
+        if patch is not None:
+            check_unchanged(patch)
+    check_said(model)
+    own: Any = getattr(type(model), METHOD)
+    shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
+    if (args or shared) and (code or results is not None):
+        raise NotExpressible(
+            "Code and results go into a checkpoint that one process writes into a folder. Leave out push_to_hub, "
+            "distributed_checkpoint and arguments without a name; model.push_to_hub(name, code='bundle') uploads."
+        )
+    folder_to_write(save_directory)  # transformers logs that it is a file, and returns
+    if args or shared or not kwargs.get("is_main_process", True):
+        return own(model, save_directory, *args, **kwargs)
+    if not hasattr(model, "hf_device_map") and any(weight.is_meta for weight in model.parameters()):
+        kwargs.setdefault(
+            "state_dict", offloaded_values(model)
+        )  # transformers saves offloaded weights only with a device map
+    if code:
+        check_code(model)
+    with staged(save_directory) as staging:
+        own(model, str(staging), **kwargs)
+        raise_limits_in(Path(save_directory), model, into=staging)
         if code:
-            check_code(self.model)
-        with staged(save_directory) as staging:
-            own(self.model, str(staging), **kwargs)
-            raise_limits_in(Path(save_directory), self.model, into=staging)
-            if code:
-                write_code(self.model, staging)
-            if results is not None:
-                write_results(staging, results, describe(self.model).scheme)
+            write_code(model, staging)
+        if results is not None:
+            write_results(staging, results, describe(model).scheme)
 
 
-METHODS: dict[str, Any] = {METHOD: (nn.Module, AtomicSave), "push_to_hub": (PreTrainedModel, Push)}
+METHODS: dict[str, Any] = {METHOD: (nn.Module, save_atomically), "push_to_hub": (PreTrainedModel, push)}
 """What a patched model does otherwise than its class, and of which classes."""
 
 
@@ -105,13 +101,13 @@ def install_atomic_save(model: nn.Module) -> None:
     """Give ``model`` the methods that its class has and that nobody else has put on the instance."""
     for name, (of, method) in METHODS.items():
         if isinstance(model, of) and hasattr(type(model), name) and name not in model.__dict__:
-            model.__dict__[name] = method(model)
+            model.__dict__[name] = partial(method, model)
 
 
 def remove_atomic_save(model: nn.Module) -> None:
     """Undo `install_atomic_save`."""
     for name, (_, method) in METHODS.items():
-        if isinstance(model.__dict__.get(name), method):
+        if getattr(model.__dict__.get(name), "func", None) is method:
             del model.__dict__[name]
 
 

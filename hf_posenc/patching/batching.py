@@ -8,6 +8,7 @@ in the caller's thread (`hf_posenc.forward.paged_support`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -20,34 +21,27 @@ METHOD = "init_continuous_batching"
 DISCARD_CACHE = "destroy_cached_continuous_batching_manager"
 
 
-class CheckedBatching:
-    """``init_continuous_batching`` of a patched model; `generate_batch` and all others call it."""
+def init_checked(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """``init_continuous_batching`` of a patched model; `generate_batch` and all others call it.
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Same arguments and result as the class's own method.
-
-        Raises:
-            BackendCannotCarry: the paged KV cache cannot hold what the scheme caches, or the backend that continuous
-                batching chose cannot compute it.
-            NeedsWholeText: positions depend on the length of the whole text.
-        """
-        model: Any = self.model
-        before = model.config._attn_implementation
-        manager = getattr(type(model), METHOD)(model, *args, **kwargs)  # computes and allocates nothing yet
-        of_old = getattr(manager, "use_cuda_graph", False)  # transformers 5.4
-        graphs = any(getattr(manager.continuous_batching_config, "cuda_graph_booleans", (of_old,)))
-        try:
-            for module in model.modules():
-                if ATTENTIONS in module.__dict__:
-                    check_continuous_batch(module, graphs=graphs)
-        except PosEncError:
-            if model.config._attn_implementation != before:
-                model.set_attn_implementation(before)
-            raise
-        return manager
+    Raises:
+        BackendCannotCarry: the paged KV cache cannot hold what the scheme caches, or the backend that continuous
+            batching chose cannot compute it.
+        NeedsWholeText: positions depend on the length of the whole text.
+    """
+    before = model.config._attn_implementation
+    manager = getattr(type(model), METHOD)(model, *args, **kwargs)  # computes and allocates nothing yet
+    of_old = getattr(manager, "use_cuda_graph", False)  # transformers 5.4
+    graphs = any(getattr(manager.continuous_batching_config, "cuda_graph_booleans", (of_old,)))
+    try:
+        for module in model.modules():
+            if ATTENTIONS in module.__dict__:
+                check_continuous_batch(module, graphs=graphs)
+    except PosEncError:
+        if model.config._attn_implementation != before:
+            model.set_attn_implementation(before)
+        raise
+    return manager
 
 
 def install_batching_check(model: nn.Module) -> None:
@@ -55,13 +49,13 @@ def install_batching_check(model: nn.Module) -> None:
     for module in _generating_modules(model):
         getattr(module, DISCARD_CACHE)()
         if METHOD not in module.__dict__:
-            module.__dict__[METHOD] = CheckedBatching(module)
+            module.__dict__[METHOD] = partial(init_checked, module)
 
 
 def remove_batching_check(model: nn.Module) -> None:
     """Undo `install_batching_check`; discard pages with keys of the scheme."""
     for module in _generating_modules(model):
-        if isinstance(module.__dict__.get(METHOD), CheckedBatching):
+        if getattr(module.__dict__.get(METHOD), "func", None) is init_checked:
             getattr(module, DISCARD_CACHE)()
             del module.__dict__[METHOD]
 

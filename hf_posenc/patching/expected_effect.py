@@ -122,14 +122,8 @@ def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
     shapes = [replace(rotation, frequencies=(), amplitude=1.0) for rotation in (one, two)]
     alike = one.dims == two.dims and shapes[0] == shapes[1]
     alike = alike and abs(one.amplitude - two.amplitude) <= 1e-6 * two.amplitude
-    pairs = zip(frequency_values(one), frequency_values(two), strict=alike)
+    pairs = zip(one.numbers, two.numbers, strict=alike)
     return alike and all(abs(a - b) <= 1e-6 * abs(b) + 1e-24 for a, b in pairs)  # pairs that are not rotated at all
-
-
-def frequency_values(rotation: Rotation) -> list[float]:
-    """The frequencies, learned or not, as numbers."""
-    found = rotation.frequencies
-    return list(found) if isinstance(found, tuple) else found.detach().double().tolist()
 
 
 def occurring_regions(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> list[Region]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def restore_dtype(layers: Iterable[nn.Module]) -> None:
             dtype = layer.__dict__.pop(MARK)
             noted = layer._forward_pre_hooks_with_kwargs
             remove_hooks(layer._forward_pre_hooks, lambda hook: hook is to_float32, noted)
-            remove_hooks(layer._forward_hooks, lambda hook: isinstance(hook, Rounding))
+            remove_hooks(layer._forward_hooks, lambda hook: getattr(hook, "func", None) is rounded)
             for weight in layer.parameters(recurse=False):
                 weight.data = weight.data.to(dtype)
 
@@ -73,7 +74,7 @@ def convert(layer: nn.Module, dtype: torch.dtype) -> None:
         if weight.dtype in HALF:
             weight.data = weight.data.float()
     layer.register_forward_pre_hook(to_float32, with_kwargs=True)
-    layer.register_forward_hook(Rounding(dtype))
+    layer.register_forward_hook(partial(rounded, dtype=dtype))
     layer.__dict__[MARK] = dtype
 
 
@@ -82,12 +83,6 @@ def to_float32(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return cast(args, HALF, torch.float32), cast(kwargs, HALF, torch.float32)
 
 
-class Rounding:
+def rounded(layer: nn.Module, args: tuple[Any, ...], output: Any, *, dtype: torch.dtype) -> Any:
     """Forward hook: outputs in float32 become those of another dtype."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-
-    def __call__(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """After the layer's forward."""
-        return cast(output, (torch.float32, *HALF), self.dtype)
+    return cast(output, (torch.float32, *HALF), dtype)

@@ -227,17 +227,18 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 def scheme_set_aside(model: nn.Module) -> Iterator[None]:
     """Run the block on a model without its scheme, which it has again afterwards, learned parameters included.
 
-    A model without a scheme is left as it is. Inside the block the model may be patched and unpatched again.
+    Inside the block the model may be patched: what it carries at the end is taken off.
 
     Raises:
         ModelInUse: a forward pass computes with the model.
     """
-    if not is_patched(model):
-        yield
-        return
-    restore = snapshot(model)
-    unpatch_model(model)
+    restore: Callable[[], None] = lambda: None  # noqa: E731
+    if is_patched(model):
+        restore = snapshot(model)
+        unpatch_model(model)
     try:
         yield
     finally:
+        if is_patched(model):
+            unpatch_model(model)
         restore()

@@ -66,20 +66,21 @@ def check_schemes(patch: Patch, *, trained_length_given: bool) -> None:
 
 
 def check_existing_scaling(patch: Patch, *, trained_length_given: bool) -> None:
-    """Refuse to put a scheme on a rotation that the configuration scales already."""
+    """Refuse to put a scheme on positions that the configuration scales already."""
     adapter, schemes, config = patch.adapter, patch.schemes, vars(patch.base)["config"]
     scaling = adapter.scaled_already(config)
     if scaling is None:
         return
     if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
         name = next((s.shown_name for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
-        other = "" if scaling in adapter.length_dependent else f', or stretch what is there: scheme="host+{name}"'
+        stretched = patch.geometry.rotary is not None and scaling not in adapter.length_dependent
+        other = f', or stretch what is there: scheme="host+{name}"' if stretched else ""
         known, theta = adapter.trained_length(config), getattr(config, TRAINED_THETA, None)
         length = known if hasattr(config, TRAINED_LENGTH) or known < adapter.host_length(config) else ""
         base = "" if theta is None else f" and base={theta:g}"
         raise AlreadyScaled(
-            f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
-            f"trained_length={length}{base} to say what the weights saw before{other}."
+            f"This model's configuration scales positions already ({scaling}), and the scheme would overwrite that. "
+            f"Pass trained_length={length}{base} to say what the weights saw before{other}."
         )
     if not all(s.replaces_host for s in schemes) and scaling in adapter.length_dependent:
         raise AlreadyScaled(

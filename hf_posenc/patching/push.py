@@ -17,55 +17,50 @@ from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.patching.model_card import CARD, update_metadata
 
 
-class Push:
-    """``push_to_hub`` of a patched model, set on the instance; copies of the model get one of their own."""
+def push(
+    model: nn.Module,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: bool | str | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    commit_message: str = "Upload model",
+    commit_description: str | None = None,
+    tags: list[str] | None = None,
+    **saving: Any,
+) -> Any:
+    """``push_to_hub`` of a patched model; what a card there says beside this package's section is kept.
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    Args:
+        model: patched.
+        repo_id: ``owner/name``; it is made where there is none.
+        private: whether a new repository is; by default as the account says.
+        token: by default the one that is logged in.
+        revision: branch to write to; it is made where there is none.
+        create_pr: whether to open a pull request.
+        commit_message, commit_description: of the commit.
+        tags: for the model card.
+        **saving: of ``save_pretrained``, such as ``code`` and ``results``.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import EntryNotFoundError
 
-    def __call__(
-        self,
-        repo_id: str,
-        *,
-        private: bool | None = None,
-        token: bool | str | None = None,
-        revision: str | None = None,
-        create_pr: bool = False,
-        commit_message: str = "Upload model",
-        commit_description: str | None = None,
-        tags: list[str] | None = None,
-        **saving: Any,
-    ) -> Any:
-        """Upload the model to the Hub; what a card there says beside this package's section is kept.
-
-        Args:
-            repo_id: ``owner/name``; it is made where there is none.
-            private: whether a new repository is; by default as the account says.
-            token: by default the one that is logged in.
-            revision: branch to write to; it is made where there is none.
-            create_pr: whether to open a pull request.
-            commit_message, commit_description: of the commit.
-            tags: for the model card.
-            **saving: of ``save_pretrained``, such as ``code`` and ``results``.
-        """
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import EntryNotFoundError
-
-        hub = HfApi(token=token)
-        name = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        if revision is not None and not revision.startswith("refs/pr"):
-            hub.create_branch(repo_id=name, branch=revision, exist_ok=True)
-        with TemporaryDirectory() as work:
-            folder = Path(work) / name.rpartition("/")[2]
-            folder.mkdir()
-            with suppress(EntryNotFoundError):
-                shutil.copy(hub.hf_hub_download(name, CARD, revision=revision), folder / CARD)
-            self.model.save_pretrained(folder, **saving)  # type: ignore[operator]
-            text = (folder / CARD).read_text(encoding="utf-8").replace(f'("{folder.name}"', f'("{name}"')
-            write_bytes(folder / CARD, text.encode())
-            if tags:
-                update_metadata(folder, tags=tags)
-            return hub.upload_folder(
-                repo_id=name, folder_path=folder, revision=revision, create_pr=create_pr,
-                commit_message=commit_message, commit_description=commit_description,
-            )  # fmt: skip
+    hub = HfApi(token=token)
+    name = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    if revision is not None and not revision.startswith("refs/pr"):
+        hub.create_branch(repo_id=name, branch=revision, exist_ok=True)
+    with TemporaryDirectory() as work:
+        folder = Path(work) / name.rpartition("/")[2]
+        folder.mkdir()
+        with suppress(EntryNotFoundError):
+            shutil.copy(hub.hf_hub_download(name, CARD, revision=revision), folder / CARD)
+        model.save_pretrained(folder, **saving)  # type: ignore[operator]
+        text = (folder / CARD).read_text(encoding="utf-8").replace(f'("{folder.name}"', f'("{name}"')
+        write_bytes(folder / CARD, text.encode())
+        if tags:
+            update_metadata(folder, tags=tags)
+        return hub.upload_folder(
+            repo_id=name, folder_path=folder, revision=revision, create_pr=create_pr,
+            commit_message=commit_message, commit_description=commit_description,
+        )  # fmt: skip

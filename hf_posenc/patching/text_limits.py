@@ -21,11 +21,11 @@ from transformers import PreTrainedTokenizerBase
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import LimitKept
+from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.patching.state import STASH
 
 if TYPE_CHECKING:
     from hf_posenc.patching.report import PatchReport
-    from hf_posenc.patching.scheme_config import SchemeConfig
     from hf_posenc.patching.state import Patch
 
 OF_GENERATION, OF_TOKENIZER, OF_SENTENCES = "max_length", "model_max_length", "max_seq_length"
@@ -56,6 +56,18 @@ def warn_of_short(limit: Any, name: str, report: PatchReport) -> None:
         warnings.warn(
             f"{name} is {limit:,}, below the trained length of {report.trained_length:,} tokens, so it was kept, and "
             f"texts are cut there. Set it to {report.target_length:,} if the model is to read so far.",
+            LimitKept,
+            stacklevel=4,
+        )
+
+
+def warn_of_cut(limit: Any, config: Any, where: str) -> None:
+    """Warn where a tokenizer was saved beside a patched model with its old limit, which transformers then reads."""
+    scheme = SchemeConfig.of_config(vars(config), where)
+    if scheme is not None and is_cut(limit, scheme):
+        warnings.warn(
+            f"The tokenizer in {where} cuts texts at {limit:,} tokens, and the model reads {scheme.target_length:,}. "
+            f"Set tokenizer.model_max_length = {scheme.target_length}, and save the tokenizer before the model.",
             LimitKept,
             stacklevel=4,
         )

@@ -155,7 +155,7 @@ def check_one_key(scheme: Scheme) -> None:
             f"key_cache='one' has no effect in {scheme.shown_name!r}, which rotates nothing: there is one copy of "
             "each key in any case. Leave the option out."
         )
-    token = torch.zeros(1, 1, dtype=torch.long)
+    token = torch.zeros(1, 1, dtype=torch.long, device="cpu")  # weights that are loaded later have the device "meta"
     regions = scheme.regions(PositionContext(token, token, causal=scheme.geometry.causal, contiguous=True))
     if rotation.learned:
         reason = "has frequencies that are trained"

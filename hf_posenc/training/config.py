@@ -118,6 +118,27 @@ class Training:
                 f"{2 * self.attention_groups}, or other groups."
             )
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What `TrainingArguments` has names for."""
+        if self.steps is None:
+            duration: dict[str, Any] = {"num_train_epochs": self.epochs, "warmup_steps": self.warmup}  # a share
+        else:  # `Trainer` rounds a share upwards: a run of a few steps would begin, or end, at a learning rate of 0
+            duration = {"max_steps": self.steps, "warmup_steps": round(self.warmup * self.steps)}
+        return {
+            **duration,
+            "per_device_train_batch_size": self.batch,
+            "gradient_accumulation_steps": self.accumulate,
+            "learning_rate": self.learning_rate,
+            "lr_scheduler_type": self.schedule,
+            "weight_decay": self.weight_decay,
+            "bf16": self.bf16,
+            "seed": self.seed,
+            "save_steps": self.save_every,
+            "logging_steps": 1,
+            "report_to": list(self.report_to) or "none",
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)

@@ -137,29 +137,16 @@ def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArgume
 
 def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: bool) -> dict[str, Any]:
     """`TrainingArguments` of a run."""
-    # `Trainer` rounds a share upwards: a run of a few steps would begin, or end, at a learning rate of 0.
-    warmup = training.warmup if training.steps is None else round(training.warmup * training.steps)
     return {
+        **training.arguments,
         "output_dir": folder,
-        "max_steps": -1 if training.steps is None else training.steps,
-        "num_train_epochs": training.epochs or 1.0,
-        "per_device_train_batch_size": training.batch,
         "per_device_eval_batch_size": 1,
-        "gradient_accumulation_steps": training.accumulate,
-        "learning_rate": training.learning_rate,
-        "lr_scheduler_type": training.schedule,
-        "warmup_steps": warmup,
-        "weight_decay": training.weight_decay,
         "max_grad_norm": 1.0,
-        "seed": training.seed,
         "data_seed": training.seed,
         "bf16": training.bf16 or autocast,
         "save_strategy": "steps" if keep else "no",
-        "save_steps": training.save_every,
         "save_total_limit": 2,
         "logging_strategy": "steps",
-        "logging_steps": 1,
-        "report_to": list(training.report_to) or "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,
         **(checkpointing() if training.gradient_checkpointing else {}),

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from accelerate.utils import align_module_device
 from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
@@ -169,12 +170,11 @@ class GeneralAdapter(Adapter):
             hidden = first.coded(hidden, positions)
         for name, row in seen.tables.items():
             table: Any = base.get_submodule(name)
-            patched = isinstance(table, SchemePositionTable)
-            code = (
-                SchemePositionTable.forward(table, positions + row)
-                if patched
-                else nn.functional.embedding(positions + row, table.weight)
-            )
+            with align_module_device(table):  # from wherever accelerate has offloaded it
+                if isinstance(table, SchemePositionTable):
+                    code = SchemePositionTable.forward(table, positions + row)
+                else:
+                    code = nn.functional.embedding(positions + row, table.weight)
             hidden = hidden + as_wide(code, hidden.shape[-1])
         out = seen.attentions[layer].run(base, hidden, positions, self._mask(base, hidden))
         mixed = next(iter(out.values())) if isinstance(out, dict) else out[0] if isinstance(out, tuple) else out

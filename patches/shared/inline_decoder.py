@@ -18,9 +18,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from hf_posenc.core.grouped_heads import products, repeated
 from hf_posenc.forward.attention import AttentionOutput
-from hf_posenc.forward.call_plan import CallPlan
 from hf_posenc.forward.current_forward import OWNER
 from hf_posenc.forward.host_calls import cache_in_result, cache_of_mask, take_cache
+from hf_posenc.forward.mix import RotatedCall
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.shared.lookup_attention import PlacedAttention
@@ -225,10 +225,9 @@ class InlineAttention(PlacedAttention):
         mixed, weights = self.attend(q, k, v, hidden=hidden, mask=mask, host=host)
         return self.project_output(mixed.flatten(2)), weights
 
-    def _by_host(
-        self, q: Tensor, k: Tensor, v: Tensor, terms: Any, mask: Any, host: dict[str, Any], plan: CallPlan
-    ) -> AttentionOutput:
+    def _by_host(self, call: RotatedCall, host: dict[str, Any]) -> AttentionOutput:
         """As elsewhere; but these models return attention weights whatever the backend."""
+        mask, q, k, v = call.plan.mask, call.queries[0], call.keys[0], call.values
         if host.get("output_attentions") and (mask is None or isinstance(mask, Tensor)):
-            return eager_attention(self, q, k, v, mask, self.scaling * terms.logit_scale, self.live_dropout)
-        return super()._by_host(q, k, v, terms, mask, host, plan)
+            return eager_attention(self, q, k, v, mask, self.scaling * call.shared.terms.logit_scale, self.live_dropout)
+        return super()._by_host(call, host)

@@ -12,10 +12,10 @@ import torch
 from packaging.version import Version
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MptConfig, MptForCausalLM
 
-from hf_posenc import export_auto, patch_model
+from hf_posenc import describe, export_auto, patch_model
 from hf_posenc.checkpoints import gpt2_classes, other_class
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.errors import NotExpressible
+from hf_posenc.errors import AlreadyScaled, NotExpressible
 from hf_posenc.schemes.mask.window import Window
 
 TEXT = torch.randint(3, 96, (1, 3 * TRAINED_LENGTH), generator=torch.Generator().manual_seed(0))
@@ -34,7 +34,7 @@ GPT2: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("partial", {}, "gpt_neox", {}),
     ("none", {}, "gpt_neox", {}),
     ("learned_interp", {}, "gpt2", {"n_positions": 4 * TRAINED_LENGTH}),
-    ("sinusoidal", {}, "gpt2", {}),
+    ("sinusoidal", {}, "gpt2", {"position_trained_length": TRAINED_LENGTH}),
 ]
 
 
@@ -90,7 +90,7 @@ def test_what_no_class_computes_is_refused(scheme: str, options: dict[str, Any],
 @pytest.mark.parametrize(
     ("scheme", "options", "changed", "named"),
     [
-        ("fire", {}, {}, "'fire'"),
+        ("fire", {}, {}, "computes scheme 'fire'"),  # not that layers lack it: each has parameters of its own
         ("norm01", {}, {}, "'norm01'"),
         ("irope", {}, {}, "irope"),
         ("xpos", {}, {}, "'xpos'"),
@@ -108,6 +108,28 @@ def test_a_gpt2_is_refused_by_its_part(
     with pytest.raises(NotExpressible, match=named):
         export_auto(model, tmp_path / "plain")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("scheme", ["host", "learned"])
+def test_a_table_that_is_kept_is_written_as_it_is(scheme: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(other_class, "check_alone", lambda *_: None)
+    model = patch_model(tiny_model("gpt2"), scheme)
+    export_auto(model, tmp_path / "plain")
+    there = GPT2LMHeadModel.from_pretrained(tmp_path / "plain").eval()
+    assert torch.equal(there(TEXT[:, :TRAINED_LENGTH]).logits, model(TEXT[:, :TRAINED_LENGTH]).logits)
+
+
+def test_a_longer_table_says_what_the_weights_were_trained_on(tmp_path: Path, monkeypatch: Any) -> None:
+    """Rotations count from that; what reads the table counts from its rows, which are the positions by now."""
+    monkeypatch.setattr(other_class, "check_alone", lambda *_: None)
+    export_auto(patched("learned_interp", {}, "gpt2"), tmp_path / "once")
+    with pytest.raises(AlreadyScaled, match=f"trained_length={TRAINED_LENGTH}"):
+        patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "yarn", factor=2)
+    model = patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "learned_interp", factor=2)
+    assert describe(model).trained_length == 4 * TRAINED_LENGTH
+    export_auto(model, tmp_path / "twice")
+    config = json.loads((tmp_path / "twice" / "config.json").read_text())
+    assert (config["position_trained_length"], config["n_positions"]) == (TRAINED_LENGTH, 8 * TRAINED_LENGTH)
 
 
 def test_a_bloom_in_half_precision_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import export_native, patch_model, read_elsewhere
 from hf_posenc.checkpoints.readers import llama_cpp, mlx_lm, sglang, vllm
-from hf_posenc.checkpoints.readers.stated import Stated
+from hf_posenc.checkpoints.readers.stated import Stated, Unread
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import ReadOtherwise
 
@@ -109,11 +109,19 @@ def test_logits_of_a_reader_that_takes_the_usual_temperature() -> None:
     assert found[SGLANG].verdict == "exact", "it is told by attn_factor"
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "phi3", "gpt_neox"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_neox"])
 def test_models_whose_class_in_mlx_does_not_scale(family: str) -> None:
     stated = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
     assert mlx_lm.read(Stated(stated, family, 16, False, 64, 64)).frequencies[0] == 1.0
     assert mlx_lm.read(Stated(stated, "llama", 16, False, 64, 64)).frequencies[0] == 0.25
+
+
+def test_models_that_mlx_does_not_read_as_transformers_does() -> None:
+    """Seen by running its classes: Phi-3's raises without a key ``type``, GLM's rotates the whole head."""
+    stated = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0, "partial_rotary_factor": 0.5}
+    with pytest.raises(Unread, match="'type'"):
+        mlx_lm.read(Stated(stated, "phi3", 16, False, 64, 64))
+    assert len(mlx_lm.read(Stated(stated, "glm", 16, True, 64, 64)).frequencies) == 8
 
 
 def test_lists_that_llama_cpp_has_for_phi_3_alone() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc import export_native, from_pretrained, get_peft_model, load_starter, patch_model
 from hf_posenc.checkpoints.merge import merge
@@ -130,6 +131,19 @@ def test_a_tokenizer_that_was_saved_last_is_loaded_with_the_new_limit(base: Path
     assert f"set that to {FACTOR * TRAINED} or more" in (base / "README.md").read_text()
     model.save_pretrained(base, code=code)
     assert AutoTokenizer.from_pretrained(base).model_max_length == FACTOR * TRAINED
+
+
+@pytest.mark.slow
+def test_a_bundle_says_that_its_tokenizer_was_saved_last(base: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "code"))
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    patch_model(load_starter("llama")[0], "yarn", factor=FACTOR).save_pretrained(base, code="bundle")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AutoModelForCausalLM.from_pretrained(base, trust_remote_code=True)  # a control: saved in the other order
+    tokenizer.save_pretrained(base)
+    with pytest.warns(Warning, match=f"model_max_length = {FACTOR * TRAINED}"):
+        AutoModelForCausalLM.from_pretrained(base, trust_remote_code=True)
 
 
 @pytest.mark.parametrize("limit", [TRAINED - 1, 2 * FACTOR * TRAINED])

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.host_calls import cache_name
+from hf_posenc.forward.mix import RotatedCall
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import scheme_of
 
@@ -118,10 +120,10 @@ def drop_bias_on(*backends: str) -> Callable[[PreTrainedModel], Callable[[], Non
         attention = model.base_model.layers[0].self_attn
         engine = type(attention)._by_engine
 
-        def without_bias(queries: Any, key: Any, v: Any, terms: Terms, *rest: Any) -> Any:
+        def without_bias(call: RotatedCall, *rest: Any) -> Any:
             if attention.config._attn_implementation in backends:
-                terms = Terms(visible=Band(None, 10**6))
-            return engine(attention, queries, key, v, terms, *rest)
+                call = call._replace(shared=replace(call.shared, terms=Terms(visible=Band(None, 10**6))))
+            return engine(attention, call, *rest)
 
         attention.__dict__["_by_engine"] = without_bias
         return lambda: None
@@ -133,8 +135,8 @@ def detach_queries(model: PreTrainedModel) -> Callable[[], None]:
     """Attention without a gradient of the queries."""
     attention = model.base_model.layers[0].self_attn
     engine = type(attention)._by_engine
-    attention.__dict__["_by_engine"] = lambda queries, *rest: engine(
-        attention, tuple(query.detach() for query in queries), *rest
+    attention.__dict__["_by_engine"] = lambda call, *rest: engine(
+        attention, call._replace(queries=tuple(query.detach() for query in call.queries)), *rest
     )
     return lambda: None
 

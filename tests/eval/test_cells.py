@@ -131,7 +131,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
 
     monkeypatch.setattr(measuring, "patched", patch)
     monkeypatch.setattr(measuring, "evaluate", evaluate)
-    monkeypatch.setattr(measuring, "costs_since", lambda *_: None)
+    monkeypatch.setattr(measuring, "costs_since", lambda *_, **__: None)
     own = of(model=torch.nn.Linear(1, 1))
     return measure_cell(own, own.cell(YARN, "posenc_ppl", (64,)), lambda *_: None)
 

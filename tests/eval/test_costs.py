@@ -10,7 +10,7 @@ import torch
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval import compare
-from hf_posenc.eval.comparison.measure import PeakMemory, cache_per_token
+from hf_posenc.eval.comparison.measure import begin_peak, cache_per_token, costs_since
 from hf_posenc.eval.report.tables import cost_table
 
 from .conftest import TRAINED
@@ -31,19 +31,17 @@ def test_the_cache_is_keys_and_values_of_every_layer(llama, bert) -> None:
     assert cache_per_token(bert) is None
 
 
-def test_peak_memory_is_that_since_it_was_made() -> None:
-    before = PeakMemory(torch.device("cpu"))
-    if before.read() is None:
+def test_peak_memory_is_that_since_it_was_begun(llama) -> None:
+    if not begin_peak(llama.device):
         pytest.skip("this system does not tell the peak of a part of a run")
     size = 200 << 20
     taken = torch.ones(size // 4)
-    with_it = before.read()
+    with_it = costs_since(llama, llama.device, measurable=True)
     del taken
-    after = PeakMemory(torch.device("cpu")).read()
-    assert with_it is not None
-    assert after is not None
-    assert 0.8 * size < with_it - after < 1.5 * size
-    assert before.memory_of == "process"
+    begin_peak(llama.device)
+    after = costs_since(llama, llama.device, measurable=True)
+    assert 0.8 * size < with_it.peak_memory - after.peak_memory < 1.5 * size
+    assert after.memory_of == "process"
 
 
 def test_costs_are_stored_and_written_apart(llama, tokenizer, tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from hf_posenc.eval.report.exports import comparison_text
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.remarks import remarks
+from hf_posenc.eval.report.remarks import remarks, verdict
 from hf_posenc.eval.report.tables import difference_table, value_table
-from hf_posenc.eval.report.verdict import verdict
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.paired import Difference
 from hf_posenc.eval.results.rows import DocumentScore, Row

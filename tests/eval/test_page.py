@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from hf_posenc.eval.report.exports import comparison_text, csv_text
-from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.page_plots import curves_figure
+from hf_posenc.eval.report.page import curves_figure, page_html
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record

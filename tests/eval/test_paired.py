@@ -22,7 +22,6 @@ from hf_posenc.eval.results.comparison import interval
 from hf_posenc.eval.results.paired import Difference, holm, paired_differences
 from hf_posenc.eval.results.rows import DocumentScore, document_scores, standard_error
 from hf_posenc.eval.texts.measured_text import module_text
-from hf_posenc.eval.texts.passkey import compose
 
 from .conftest import TRAINED
 
@@ -276,18 +275,3 @@ def test_windows_of_the_only_long_document_are_independent(llama, tokenizer, tas
     found = evaluate(llama, tokenizer, tasks=[task], text=text, **{**SMALL, "samples": 6})
     assert found.remarks == []
     assert all((row.n, row.clusters) == (6, 6) and interval(row) is not None for row in found.rows)
-
-
-def test_prompts_that_coincide_are_counted(llama, tokenizer) -> None:
-    """Counted anew from the prompts themselves; a length with room for filler has no remark."""
-    shortest = len(tokenizer(compose("12345", 0, 0) + " 12345")["input_ids"])
-    lengths, depths = [shortest, 4 * shortest], (0.0, 0.25, 0.5, 0.75, 1.0)
-    found = evaluate(
-        llama, tokenizer, tasks=["posenc_passkey"], lengths=lengths, keys=4, depths=depths, log_samples=True
-    )
-    asked = [request[0] for sample in found.raw["samples"]["posenc_passkey"] for request in sample["arguments"]]
-    short = [prompt for prompt in asked if len(tokenizer(prompt)["input_ids"]) <= shortest]
-    assert (len(short), len(set(short))) == (20, 4)
-    (remark,) = found.remarks
-    assert remark.startswith(f"posenc_passkey at {shortest:,} tokens: 20 prompts, 4 distinct, because depths")
-    assert {row.clusters for row in found.rows} == {4}  # keys, whatever the number of prompts

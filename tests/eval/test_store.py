@@ -46,7 +46,7 @@ def test_every_setting_has_its_own_key() -> None:
 
 def test_two_at_once_are_refused(path: Path) -> None:
     with Store(path) as first:
-        with pytest.raises(StoreUnusable, match="Another program"):
+        with pytest.raises(StoreUnusable, match="locked"):
             Store(path)
         first.put(RECORD)
     Store(path).close()  # and afterwards it is free
@@ -107,7 +107,7 @@ def test_a_full_disk_keeps_what_was_there(path: Path) -> None:
         store.put(RECORD)
         pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
         store.connection.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then says what it says of a full disk
-        with pytest.raises(StoreUnusable, match=r"full.*Free some space"):
+        with pytest.raises(StoreUnusable, match="full"):
             store.put(replace(RECORD, key="big", rows=[{"text": "x" * 100_000}]))
         assert store.get("k") == RECORD
     with Store(path) as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import StaticCache
 
-from hf_posenc import patch_model
+from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
 from hf_posenc.schemes.remap.jet_long import JetLong
 
@@ -123,6 +124,13 @@ def test_by_call_one_graph_serves_all_lengths() -> None:
                 for model, cache in zip((compiled, patched), caches, strict=True)
             )
         assert (found - expected).abs().max() < 1e-4
+
+
+def test_by_call_it_is_loaded_again(tmp_path: Path) -> None:
+    """A model is built without values before its weights are read, and this scheme looks at positions."""
+    ids, patched = models.text(LONG), patch_model(models.llama(), "jet_long", factor=4, length="sequence")
+    patched.save_pretrained(tmp_path)
+    assert torch.equal(models.logits(from_pretrained(tmp_path), ids), models.logits(patched, ids))
 
 
 def test_gradients_equal_the_definition() -> None:

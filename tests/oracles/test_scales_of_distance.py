@@ -197,6 +197,18 @@ def test_two_remaps_are_refused(scheme: str) -> None:
         patch_model(models.llama(), scheme, factor=2)
 
 
+def test_composed_with_a_temperature_rows_are_padded_as_alone() -> None:
+    """Keys are repeated by the scheme, and not once more where a mask has the host repeat grouped ones."""
+    model, other = (patch_model(tiny("llama"), name, trained_length=16, factor=2) for name in SWAPPED)
+    with torch.no_grad():
+        found = model(IDS, attention_mask=PADDED).logits
+        assert (found[0, 11:] - model(IDS[:1, 11:]).logits[0]).abs().max() < 1e-4
+        assert torch.equal(found, other(IDS, attention_mask=PADDED).logits)
+
+
+SWAPPED = ("ms_poe+logn", "logn+ms_poe")
+
+
 def test_no_ratio_is_the_model_itself() -> None:
     assert describe(patch_model(models.llama(), "ms_poe", r_min=1.0, r_max=1.0)).proof.verdict == "identity"
     assert describe(patch_model(models.llama(), "ms_poe")).proof.verdict == "moved"

@@ -22,6 +22,7 @@ from hf_posenc.core.regions import EVERYTHING, ONE_REGION
 from hf_posenc.core.terms import Terms
 from hf_posenc.errors import NoEffect
 from hf_posenc.extend import PatchedAttention, register_adapter
+from hf_posenc.forward.mix import RotatedCall
 from hf_posenc.patches import registry
 from hf_posenc.patches.gpt2 import GPT2Adapter
 
@@ -57,11 +58,14 @@ def uncoded(self: Any, base: Any, scheme: Any) -> Any:
 def with_terms(change: Callable[[Terms], Terms]) -> dict[str, Any]:
     """Attention that hands on other terms than its scheme's."""
 
-    def by_engine(self: Any, q: Any, k: Any, v: Any, terms: Terms, *rest: Any) -> Any:
-        return PatchedAttention._by_engine(self, q, k, v, change(terms), *rest)
+    def changed(call: RotatedCall) -> RotatedCall:
+        return call._replace(shared=replace(call.shared, terms=change(call.shared.terms)))
 
-    def by_host(self: Any, q: Any, k: Any, v: Any, terms: Terms, *rest: Any) -> Any:
-        return PatchedAttention._by_host(self, q, k, v, change(terms), *rest)
+    def by_engine(self: Any, call: RotatedCall, *rest: Any) -> Any:
+        return PatchedAttention._by_engine(self, changed(call), *rest)
+
+    def by_host(self: Any, call: RotatedCall, *rest: Any) -> Any:
+        return PatchedAttention._by_host(self, changed(call), *rest)
 
     return {"_by_engine": by_engine, "_by_host": by_host}
 

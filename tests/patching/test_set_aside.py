@@ -34,7 +34,6 @@ def test_the_scheme_comes_back_with_its_parameters(scheme: str, inside: str | No
         if inside is not None:
             patch_model(model, inside, factor=2)
             assert not torch.equal(logits(model), want)
-            unpatch_model(model)
     assert describe(model).scheme == scheme
     assert torch.equal(logits(model), want)
     assert list(model.state_dict()) == names
@@ -52,8 +51,11 @@ def test_an_error_inside_brings_it_back_as_well() -> None:
     assert torch.equal(logits(model), want)
 
 
-def test_an_unpatched_model_is_left_alone() -> None:
+def test_an_unpatched_model_is_unpatched_again() -> None:
     model, _ = load_starter("llama")
+    plain = logits(model)
     with scheme_set_aside(model):
         patch_model(model, "yarn", factor=2)
-    assert describe(model).scheme == "yarn"
+        assert describe(model).scheme == "yarn"
+    assert not is_patched(model)
+    assert torch.equal(logits(model), plain)

@@ -87,7 +87,7 @@ SEAMS = [
     ),
     Seam(
         "BertSelfAttention.forward", lambda: BertSelfAttention.forward,
-        ("hidden_states", "attention_mask", CACHE), "patches/bert.py",
+        ("hidden_states", "attention_mask", CACHE), "hf_posenc/forward/attention.py",
         (("EncoderDecoderCache", "a decoder's cache holds the keys of the other text as well"),),
     ),
     Seam("Cache.get_mask_sizes", lambda: cache_utils.Cache.get_mask_sizes, ("query_length", "layer_idx"),

@@ -99,7 +99,7 @@ def readings(plain: PlainConfig) -> Iterator[Reading]:
 def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> Stated:
     """What a configuration states of the layers of one type."""
     config, parameters = plain.of_base, plain.parameters if layers is None else plain.parameters[layers]
-    pairs = len(as_tuple(rotary))
+    pairs = len(rotary.rotation.frequencies)
     share = parameters.get("partial_rotary_factor", 1.0)
     head_dim = 2 * pairs if parameters["rope_type"] == "proportional" else round(2 * pairs / share)
     return Stated(
@@ -114,7 +114,7 @@ def compared(reader: str, layers: str | None, found: ReadRotation, rotary: HostR
     Raises:
         Unread: it rotates another number of channels.
     """
-    own, own_scale = as_tuple(rotary), rotary.logit_scale * rotary.rotation.amplitude**2
+    own, own_scale = rotary.rotation.numbers, rotary.logit_scale * rotary.rotation.amplitude**2
     if len(found.frequencies) != len(own):
         raise Unread(f"it rotates {2 * len(found.frequencies)} channels of a head, transformers {2 * len(own)}")
     same = all(math.isclose(a, b, rel_tol=ROUNDING, abs_tol=0) for a, b in zip(found.frequencies, own, strict=True))
@@ -122,9 +122,3 @@ def compared(reader: str, layers: str | None, found: ReadRotation, rotary: HostR
     scale = found.amplitude**2 / own_scale
     exact = same and math.isclose(scale, 1.0, rel_tol=2 * ROUNDING)
     return Reading(reader, "exact" if exact else "different", layers, scale, phase, length)
-
-
-def as_tuple(rotary: HostRotary) -> tuple[float, ...]:
-    """The frequencies, which an exported configuration always states as numbers."""
-    frequencies = rotary.rotation.frequencies
-    return frequencies if isinstance(frequencies, tuple) else tuple(frequencies.tolist())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
@@ -22,6 +24,10 @@ SCALED_MODELS = (
     *("gpt_oss", "ernie4_5", "seed_oss", "apertus", "minicpm", "deepseek_v3"),
 )
 """Models whose class hands the scaling on; the others rotate by ``rope_theta`` alone."""
+DEMAND_TYPE = ("phi3", "qwen2_moe", "hunyuan_v1_dense")
+"""Models whose class raises for a scaling without a key ``type``, which transformers 5 does not write."""
+WHOLE_HEAD = ("glm",)
+"""Models whose class rotates all channels of a head, whatever share is stated."""
 BY_LAYER_TYPE = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert")
 """Models with parameters by type of layer that were read: the first three by the keys before transformers 5 alone."""
 GEMMA_3_BASES = {"full_attention": 1e6, "sliding_attention": 1e4}
@@ -36,6 +42,10 @@ def read(stated: Stated) -> ReadRotation:
     """
     if stated.layers is not None:
         return of_layer_type(stated)
+    if stated.model_type in DEMAND_TYPE and stated.rope_type != "default":
+        raise Unread("its class of this model demands a key 'type' of a scaling")
+    if stated.model_type in WHOLE_HEAD:
+        stated = replace(stated, parameters={**stated.parameters, "partial_rotary_factor": 1.0})
     if stated.model_type not in SCALED_MODELS:
         return unscaled(stated)
     return by_type(stated, FORMULAS)

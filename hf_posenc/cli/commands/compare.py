@@ -141,9 +141,8 @@ def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
 
 def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
-    from hf_posenc.eval.report.remarks import remarks
+    from hf_posenc.eval.report.remarks import remarks, verdict
     from hf_posenc.eval.report.tables import cost_table, legend, summaries, value_table
-    from hf_posenc.eval.report.verdict import verdict
     from hf_posenc.eval.results.effective_length import shown_metrics
 
     if sure := verdict(comparison):
@@ -173,7 +172,7 @@ def demo(
 ) -> None:
     """Compare schemes on a small trained Llama.
 
-    Schemes at up to eight times its trained length, each patched once with the factor of the longest. About three
+    Schemes at up to eight times its trained length, each patched once with the factor of the longest. Under four
     minutes; needs no network. Your own models: hf-posenc compare.
     """
     from hf_posenc.eval import compare

@@ -111,9 +111,7 @@ def show(
     if not request.differs_by_layer:
         cli.check_unread(context, ("layer",), "has no effect on schemes that are alike in all layers. Leave it out.")
     if listed:
-        first = compose.first_plot(request)  # the default one
-        others = [plot for plot in compose.plots_of(request) if plot is not first]
-        return show_rows([first, *others], as_json)
+        return show_rows(compose.plots_of(request), as_json)  # the default one first
     draw(request, picture, out, animate, same_scale=same_scale, as_json=as_json)
 
 
@@ -139,7 +137,7 @@ def draw(
         require_matplotlib()
     words = cli.words_of(names)
     named = [kinds.plot_of(word) for word in words if words != [ALL]]
-    plots = named or (compose.plots_of(request) if words else [compose.first_plot(request)])
+    plots = named or compose.plots_of(request)[: None if words else 1]
     compose.check_view(request, plots)
     if same_scale and not any(plot.scaled for plot in plots):
         raise BadArgument(f"--same-scale has no effect on {', '.join(plot.name for plot in plots)}. Leave it out.")

@@ -25,7 +25,7 @@ from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.patching.expected_effect import differs_from_host
-from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.alibi import code_slopes
@@ -81,11 +81,9 @@ class CandidateSetting:
             PosEncError: it does not fit.
             NoEffect: it would compute what the model does already.
         """
-        patch_model(self.skeleton, name, **arguments)
-        try:
+        with scheme_set_aside(self.skeleton):
+            patch_model(self.skeleton, name, **arguments)
             schemes = schemes_of_base(base_model_of(self.skeleton)[0])
-        finally:
-            unpatch_model(self.skeleton)
         # Layers that see a window of keys keep their own positions, and say nothing of the scheme.
         scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
         geometry = scheme.geometry

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from hf_posenc.errors import OptionOutOfRange, shown
 from hf_posenc.insight.advise.memory import GIB, Memory, TrainingMemory
-from hf_posenc.insight.advise.path import Portable, Route, commands_of
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.training.emit.cards import unit_of
@@ -93,31 +92,36 @@ class Plan:
     row: int
     served: int
     measured: int
-    commands: tuple[str, ...]
+    commands: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Fit:
+        """The way with the longest row, the first of those that are alike."""
+        return max(self.fits, key=lambda way: way.longest)
 
 
-def plan(cards: Cards, one: Recommendation, scheme: Portable, step: TrainingMemory, memory: Memory, layer: int) -> Plan:
-    """What fits, and the commands.
+def plan(
+    cards: Cards, one: Recommendation, step: TrainingMemory, memory: Memory, layer: int, *, in_parts: bool
+) -> Plan:
+    """What fits, without the commands.
 
     Args:
         cards: to train and to serve on.
         one: the recommendation to follow.
-        scheme: where its scheme can go.
         step: memory of a training step in bfloat16.
         memory: of the model in bfloat16.
         layer: bytes that a layer of it keeps of a token for its backward pass, more than it takes without one.
+        in_parts: whether several cards can share a row under its scheme.
     """
-    target, shared = one.lengths["target_length"], cards.count > 1 and scheme.in_parts
+    target, shared = one.lengths["target_length"], cards.count > 1 and in_parts
     wanted = one.trained if any(scheme_class(part).recipe for part in one.scheme.split("+")) else target
     dtypes = ("bfloat16",) if shared else ("bfloat16", "4bit")
     fits = tuple(fit(cards, step.at(wanted), dtype, on, shared=shared) for dtype in dtypes for on in (False, True))
-    best = max(fits, key=lambda way: way.longest)  # the first of those that are alike
-    row = best.longest if best.longest > min(one.trained, wanted - 1) else 0
+    most = max(way.longest for way in fits)
+    row = most if most > min(one.trained, wanted - 1) else 0
     served = longest(cards.count * cards.room - memory.weights, memory.token, target)
     measured = longest(cards.room - memory.weights, memory.token + layer, target)
-    route = Route(one, scheme, best.dtype, best.checkpointing, cards.count, shared, row, served, measured)
-    commands = commands_of(route) if row and not one.restore else ()
-    return Plan(cards, one.scheme, shared, fits, wanted, row, served, measured, commands)
+    return Plan(cards, one.scheme, shared, fits, wanted, row, served, measured)
 
 
 def longest(room: int, token: int, target: int) -> int:

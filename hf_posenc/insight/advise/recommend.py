@@ -12,7 +12,7 @@ from hf_posenc.core.lengths import tokens
 from hf_posenc.insight.advise.candidates import CandidateSetting, choose, defined_here, keeps_positions
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, Shown, zero_shot_candidates
 from hf_posenc.insight.advise.memory import has_cache, kept_for_backward, measured, size, skeleton, training_memory
-from hf_posenc.insight.advise.path import Portable
+from hf_posenc.insight.advise.path import Portable, commands_of
 from hf_posenc.insight.advise.plan import Cards, Plan, plan
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
@@ -119,7 +119,8 @@ def plan_of(cards: Cards, advice: Advice, model: TargetModel) -> Plan | None:
         return None
     memory, scheme = measured(bare, target, causal=model.geometry.causal), Portable.of(bare, one)
     layer = kept_for_backward(bare, target) // (model.config.num_hidden_layers * target)
-    return plan(cards, one, scheme, step, memory, layer)
+    found = plan(cards, one, step, memory, layer, in_parts=scheme.in_parts)
+    return replace(found, commands=commands_of(found, one, scheme))
 
 
 def untrained(target_model: TargetModel) -> list[Shown]:

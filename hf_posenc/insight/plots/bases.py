@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting import MAGNITUDES, SIGNED
+from hf_posenc.core.plotting import MAGNITUDES, SIGNED, plain
 from hf_posenc.insight.plots.equal_panels import drawn_once
 from hf_posenc.insight.plots.marks import (
     FAINT,
@@ -27,7 +27,6 @@ from hf_posenc.insight.plots.marks import (
     legend,
     named,
     panels,
-    plain,
     sheet_panels,
 )
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet

@@ -47,60 +47,47 @@ class PlotRequest:
 
         The plot's factor gives way to 1 where the scheme cannot extend.
         """
-        source, given = self.source, {**self.lengths, **entry.lengths}
+        source, lengths = self.source, self.lengths
         if isinstance(source, Shapes):
-            given = {"trained_length": plot.trained_length, **given}
-        built: dict[str, Any] = {"options": entry.own_options, "label": entry.label, "layer": self.layer}
+            lengths = {"trained_length": plot.trained_length, **lengths}
+        fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & {*lengths, *entry.lengths})
+        carried = isinstance(source, Model) and source.carries(entry, lengths)
+        wanted: dict[str, Any] = {} if fixed or carried else {"factor": plot.factor}
         with ExitStack() as stack:
-            fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & given.keys())
-            carried = isinstance(source, Model) and source.carries(entry.scheme, entry.own_options, given)
-            wanted: dict[str, Any] = {} if fixed or carried else {"factor": plot.factor}
             try:
-                target = stack.enter_context(source.target(entry.scheme, **built, **wanted, **given))
+                target = stack.enter_context(source.target(entry, {**wanted, **lengths}, self.layer))
             except OptionOutOfRange:  # a table ends, or the scheme does
                 if not wanted:
                     raise
-                target = stack.enter_context(source.target(entry.scheme, **built, **given))
+                target = stack.enter_context(source.target(entry, lengths, self.layer))
             yield target
 
 
 def plots_of(request: PlotRequest) -> list[Plot]:
-    """Return the plots that accept all of the schemes and show at least one.
-
-    Raises:
-        OptionOutOfRange: an option fits the lengths of no plot.
-    """
-    return [plot for plot, _ in applicable_plots(request)]
-
-
-def first_plot(request: PlotRequest) -> Plot:
-    """Return the most informative plot for these schemes.
+    """Return the plots that accept all of the schemes and show at least one, the most informative first.
 
     Raises:
         NothingToPlot: no plot shows all of the schemes.
         OptionOutOfRange: an option fits the lengths of no plot.
     """
-    found = applicable_plots(request)
-    if not found:
-        names = ", ".join(entry.label for entry in request.entries)
-        raise NothingToPlot(f"No plot shows {names} in one figure. Plot them separately, or on another model.")
-    return max(found, key=lambda one: (all(one[1]), any(one[1])))[0]
-
-
-def applicable_plots(request: PlotRequest) -> list[tuple[Plot, list[bool]]]:
-    """Return the plots of `plots_of` and for which schemes each is informative; raises as that does."""
     found, refused = [], []
     for plot in list_plots():
         try:
-            results = [applicability(plot, request, entry) for entry in request.entries]
+            accepts, shows, informs = zip(
+                *(applicability(plot, request, entry) for entry in request.entries), strict=True
+            )
         except OptionOutOfRange as error:  # such as a window longer than this plot's trained length
             refused.append(error)
             continue
-        if all(accepts for accepts, _, _ in results) and any(shows for _, shows, _ in results):
-            found.append((plot, [is_informative for _, _, is_informative in results]))
+        if all(accepts) and any(shows):
+            found.append((plot, all(informs), any(informs)))
     if refused and not found:
         raise refused[0]
-    return found
+    if not found:
+        names = ", ".join(entry.label for entry in request.entries)
+        raise NothingToPlot(f"No plot shows {names} in one figure. Plot them separately, or on another model.")
+    first = max(found, key=lambda one: one[1:])[0]
+    return [first, *(plot for plot, *_ in found if plot is not first)]
 
 
 def applicability(plot: Plot, request: PlotRequest, entry: Entry) -> tuple[bool, bool, bool]:
@@ -188,7 +175,7 @@ def numbers(schemes: str | Iterable[Given] | None, plot: str, **how: Any) -> lis
 def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> list[Plot]:
     """Return the named plots, or the most informative one."""
     if plots is None:
-        return [first_plot(request)]
+        return plots_of(request)[:1]
     return [plot_of(name) for name in ([plots] if isinstance(plots, str) else plots)]
 
 

@@ -80,13 +80,6 @@ def sheet_panels(
     return grid
 
 
-def plain(axes: Any) -> None:
-    """Axes of curves: faint lines across, no box."""
-    axes.grid(axis="y", color=INK, alpha=FAINT, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def legend(figure: Any, *panels: Any) -> None:
     """Names of the lines of all panels, each once, under the plot, where there is more than one."""
     named = {label: mark for axes in panels for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}

@@ -27,7 +27,7 @@ from hf_posenc.forward.attention import LayerProjections
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
-from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched, patch_of, scheme_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme
@@ -77,37 +77,27 @@ class Shapes:
         )  # fmt: skip
 
     @contextmanager
-    def target(
-        self,
-        scheme: SchemeSpec | None,
-        options: Mapping[str, Any] | None = None,
-        *,
-        label: str | None = None,
-        layer: int = 0,
-        **lengths: Any,
-    ) -> Iterator[Target]:
-        """Build a scheme with its initial parameters.
+    def target(self, entry: Entry, lengths: Mapping[str, Any], layer: int = 0) -> Iterator[Target]:
+        """Build the scheme of an entry with its initial parameters.
 
         Args:
-            scheme: scheme to build; None stands for the unpatched model.
-            options: of the scheme.
-            label: name in plots.
+            entry: the scheme with its options; the unpatched model without one.
+            lengths: arguments of `hf_posenc.patch_model`; those of the entry come first.
             layer: layer whose scheme is built.
-            **lengths: ``factor``, ``target_length``, ``trained_length``; the same as for `hf_posenc.patch_model`.
 
         Raises:
             PosEncError: the scheme, an option or a length is refused.
         """
-        chosen = plan(Unpatched if scheme is None else scheme, options or {})
-        found = resolve_lengths(configured=self.trained_length, **lengths)
-        kind = self.kind or first_kind(scheme)
+        chosen = plan(entry.scheme or Unpatched, entry.own_options)
+        found = resolve_lengths(configured=self.trained_length, **{**lengths, **entry.lengths})
+        kind = self.kind or first_kind(entry.scheme)
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
         check_layer(layer, geometry.layers)
         with torch.no_grad(), drawn_from(SEED):
             built = build_scheme(of_layer(chosen, layer, geometry.layers), geometry, kind).eval()
             built.reset_parameters()
             table = None if geometry.table is None else TABLE_STD * torch.randn(geometry.table, geometry.width)
-            yield Target(label or chosen.name, built, table, layer=layer)
+            yield Target(entry.label, built, table, layer=layer)
 
 
 @dataclass(frozen=True)
@@ -116,30 +106,25 @@ class Model:
 
     model: nn.Module = field(repr=False)
 
-    def carries(
-        self,
-        scheme: SchemeSpec | None,
-        options: Mapping[str, Any] | None = None,
-        lengths: Mapping[str, Any] | None = None,
-    ) -> bool:
-        """Whether the model carries the scheme, with the options and lengths that are given.
+    def carries(self, entry: Entry, lengths: Mapping[str, Any]) -> bool:
+        """Whether the model carries the scheme of an entry, with its options and the lengths that are given.
 
         Raises:
             AlreadyPatched: it does, but has learned the parameters of the scheme at other lengths.
             PosEncError: the scheme or an option is refused.
         """
-        if scheme is None or not is_patched(self.model):
+        if entry.scheme is None or not is_patched(self.model):
             return False
         report = describe(self.model)
         layout = patch_of(base_model_of(self.model)[0]).layout
-        named = scheme == report.scheme and not options  # also where it is not registered
-        if layout is None or not (named or agree(plan(scheme, options), layout.default)):
+        named = entry.scheme == report.scheme and not entry.own_options  # also where it is not registered
+        if layout is None or not (named or agree(plan(entry.scheme, entry.own_options), layout.default)):
             return False
         own = {
             "factor": report.target_length / report.trained_length, "trained_length": report.trained_length,
             "target_length": report.target_length,
         }  # fmt: skip
-        other = [name for name, value in (lengths or {}).items() if value not in (None, own[name])]
+        other = [name for name, value in {**lengths, **entry.lengths}.items() if value not in (None, own[name])]
         if other and any(True for _ in scheme_of(self.model).parameters()):
             raise AlreadyPatched(
                 f"This model has learned parameters of scheme {report.scheme!r} at a trained length of "
@@ -149,40 +134,27 @@ class Model:
         return not other
 
     @contextmanager
-    def target(
-        self,
-        scheme: SchemeSpec | None,
-        options: Mapping[str, Any] | None = None,
-        *,
-        label: str | None = None,
-        layer: int = 0,
-        **lengths: Any,
-    ) -> Iterator[Target]:
+    def target(self, entry: Entry, lengths: Mapping[str, Any], layer: int = 0) -> Iterator[Target]:
         """Show the scheme that the model carries as it is; any other is patched in for the time. As `Shapes.target`."""
-        if self.carries(scheme, options, lengths):
+        if self.carries(entry, lengths):
             with torch.no_grad(), drawn_from(SEED):
-                yield self.present(label, layer)
+                yield self.present(entry.label, layer)
             return
-        scheme = Unpatched if scheme is None else scheme
         with scheme_set_aside(self.model):
             with drawn_from(SEED), warnings.catch_warnings():
                 warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
-                patch_model(self.model, scheme, **lengths, **(options or {}))
-            try:
-                with torch.no_grad(), drawn_from(SEED):
-                    yield self.present(label, layer)
-            finally:
-                unpatch_model(self.model)
+                patch_model(self.model, entry.scheme or Unpatched, **{**lengths, **entry.options})
+            with torch.no_grad(), drawn_from(SEED):
+                yield self.present(entry.label, layer)
 
-    def present(self, label: str | None, layer: int) -> Target:
+    def present(self, label: str, layer: int) -> Target:
         """The scheme that a layer of the model has now."""
         base, _ = base_model_of(self.model)
         attentions: list[Any] = base.__dict__[ATTENTIONS]
         check_layer(layer, len(attentions))
         attention = attentions[layer]
         table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
-        name = label or attention.scheme.shown_name
-        return Target(name, attention.scheme, table, LayerProjections(attention), layer)
+        return Target(label, attention.scheme, table, LayerProjections(attention), layer)
 
 
 def carried(model: nn.Module) -> list[Entry]:

@@ -146,7 +146,8 @@ def frames(plot: Plot, request: PlotRequest, sweep: Sweep | None = None, count: 
     if sweep is None:
         raise NothingToPlot(f"The plot {plot.name!r} has no animation of its own. Animate factor, length or position.")
     if sweep in VIEW and sweep not in plot.options:
-        raise NothingToPlot(f"The plot {plot.name!r} does not depend on {sweep}. Animate {' or '.join(sweeps(plot))}.")
+        others = ["factor", *(name for name in ("length", "position") if name in plot.options)]
+        raise NothingToPlot(f"The plot {plot.name!r} does not depend on {sweep}. Animate {' or '.join(others)}.")
     if sweep == "factor":
         return list(factor_sweep(plot, request, count))
     last, steps = getattr(request.view, sweep), set[Any]()
@@ -155,11 +156,6 @@ def frames(plot: Plot, request: PlotRequest, sweep: Sweep | None = None, count: 
     else:
         steps = {max(2, round((last or longest(plot, request)) * (n + 1) / count)) for n in range(count)}
     return [sheets(plot, replace(request, view=replace(request.view, **{sweep: step}))) for step in sorted(steps)]
-
-
-def sweeps(plot: Plot) -> list[str]:
-    """The quantities that change a plot."""
-    return ["factor", *(name for name in ("length", "position") if name in plot.options)]
 
 
 def factor_sweep(plot: Plot, request: PlotRequest, count: int) -> Iterator[list[Sheet]]:

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import Terms
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.forward.mix import with_sink
+from hf_posenc.forward.mix import RotatedCall, with_sink
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched
 
@@ -106,7 +105,6 @@ def binned(profile: Profile, starts: Sequence[int]) -> Tensor:
     return torch.stack([profile.within(a, b) for a, b in zip(starts, last, strict=True)], dim=1)
 
 
-Rotated = tuple[Tensor, ...]
 CallCallback = Callable[[int, AttentionCall], None]
 """Called with the layer and its attention call."""
 
@@ -134,8 +132,7 @@ def capture_attention(model: nn.Module, on_call: CallCallback) -> Iterator[None]
         yield
     finally:
         for attention in attentions:
-            for name in ("_by_host", "_by_engine"):
-                attention.__dict__.pop(name, None)
+            attention.__dict__.pop("mix", None)
 
 
 def attentions_of(model: nn.Module) -> list[Any]:
@@ -145,33 +142,27 @@ def attentions_of(model: nn.Module) -> list[Any]:
 
 
 def capture(attention: Any, layer: int, on_call: CallCallback) -> None:
-    """Wrap both methods by which a patched layer passes a call on: to the model's function or to the engine.
+    """Wrap the method that computes a rotated call of a patched layer.
 
     Added is what the model itself does to scores: a soft cap as in Gemma 2, an attention sink as in gpt-oss.
     """
-    by_host, by_engine = attention._by_host, attention._by_engine
+    mix = attention.mix
 
-    def record(
-        q: Rotated, k: Rotated, v: Tensor, terms: Terms, ctx: PositionContext, mask: Any, host: dict[str, Any],
-        at_read: tuple[Any, ...] = (),
-    ) -> None:  # fmt: skip
-        count = ctx.key_positions.shape[1]  # the rest of a static cache is not written yet
-        keys, sink = tuple(one[:, :, :count] for one in k), host.get("s_aux")
-        own = terms if sink is None else with_sink(terms, sink)
-        seen = mask if isinstance(mask, Tensor) and mask.ndim == 4 else None  # others add nothing to causality
+    def recorded(call: RotatedCall, host: dict[str, Any], cache: Any) -> Any:
+        plan, shared, ctx, sink = call.plan, call.shared, call.ctx, host.get("s_aux")
+        count = plan.ctx.key_positions.shape[1]  # the rest of a static cache is not written yet
+        keys = tuple(call.keys[number % len(call.keys)][:, :, :count] for number in shared.key_copies)
+        at_read = () if plan.at_read is None else plan.at_read.rotations
+        if shared.plain:  # the model's own function knows no other positions
+            positions, at_read = torch.arange(count, device=ctx.device)[None], ()
+            last = positions[:, -call.queries[0].shape[2] :]
+            ctx = PositionContext(last, positions, attention.is_causal, contiguous=True)
+        own = shared.terms if sink is None else with_sink(shared.terms, sink)
+        seen = plan.mask if isinstance(plan.mask, Tensor) and plan.mask.ndim == 4 else None  # others: causality alone
         factor, cap = getattr(attention, attention.score_factor), host.get("softcap")
-        call = AttentionCall(q, keys, v[:, :, :count], own, ctx, seen, factor, softcap=cap, at_read=at_read)
-        on_call(layer, call.with_rotated_keys())
+        values = call.values[:, :, :count]
+        one = AttentionCall(call.queries, keys, values, own, ctx, seen, factor, softcap=cap, at_read=at_read)
+        on_call(layer, one.with_rotated_keys())
+        return mix(call, host, cache)
 
-    def to_host(q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any], *rest: Any) -> Any:
-        positions = torch.arange(k.shape[2], device=k.device)[None]  # the model's own function knows no others
-        ctx = PositionContext(positions[:, -q.shape[2] :], positions, attention.is_causal, contiguous=True)
-        record((q,), (k,), v, terms, ctx, mask, host)
-        return by_host(q, k, v, terms, mask, host, *rest)
-
-    def to_engine(*given: Any) -> Any:
-        q, k, v, terms, ctx, plan, host = given[:7]
-        record(q, k, v, terms, ctx, plan.mask, host, () if plan.at_read is None else plan.at_read.rotations)
-        return by_engine(*given)
-
-    attention.__dict__.update(_by_host=to_host, _by_engine=to_engine)
+    attention.__dict__["mix"] = recorded

@@ -25,7 +25,7 @@ from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import ProbePlan, Variant, measure
 from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
-from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.weights import check_finite, check_vocabulary
 from hf_posenc.schemes.entry import UNPATCHED
@@ -140,10 +140,7 @@ def probe(
         if scheme is not None:
             with scheme_set_aside(model):
                 patch_model(model, scheme, factor=factor, target_length=target_length, **options)
-                try:
-                    variants.append(measured(describe(model).scheme, probed))
-                finally:
-                    unpatch_model(model)
+                variants.append(measured(describe(model).scheme, probed))
     return Probe(tuple(variants), trained, samples, sinks)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from hf_posenc.errors import PosEncError
 from hf_posenc.insight.properties.layer import gaussian
 from hf_posenc.insight.properties.target import ROUNDING, TRAINED, PropertyTarget, PropertyValue, not_applicable
+from hf_posenc.insight.properties.uniqueness import difference
 from hf_posenc.schemes.base import implements
 
 MILLION = 2**20
@@ -121,9 +122,7 @@ def some_of(length: int) -> Tensor:
 def bias_at(target: PropertyTarget, positions: Tensor) -> float:
     """The largest bias of a text's last query, less that of its own key."""
     layer = target.layer()
-    key = gaussian(1, 1, layer.geometry.width, seed=3).expand(1, len(positions), -1)
-    query = gaussian(4, 1, layer.geometry.width, seed=4).expand(4, len(positions), -1)
-    found = layer.biases(query, key.expand(4, -1, -1), positions[None], last=1)
+    found = layer.biases(*layer.tokens(len(positions), 4), positions[None], last=1)
     return float((found - found[..., -1:]).nan_to_num(nan=0.0).abs().max())
 
 
@@ -176,7 +175,7 @@ def direction(target: PropertyTarget) -> PropertyValue:
     codes = target.codes(positions)
     if codes is not None:
         products = codes @ codes[middle]
-        apart = sides(products[None], middle) / max(float(products.abs().max()), 1e-12)
+        apart = difference(products, products.flip(-1)) / max(float(products.abs().max()), 1e-12)
         return PropertyValue(
             apart > ROUNDING, apart,
             "largest difference of ⟨c(p), c(p + k)⟩ and ⟨c(p), c(p − k)⟩, against the largest product; "
@@ -186,14 +185,11 @@ def direction(target: PropertyTarget) -> PropertyValue:
         layer = target.layer(causal=False)
     except PosEncError:
         return not_applicable("it is defined in decoders only, which see one side")
-    g = layer.geometry
-    key = gaussian(1, 1, g.width, seed=3).expand(8, len(positions), -1)
-    query = gaussian(8, 1, g.width, seed=4).expand(-1, len(positions), -1)
-    row = layer.scores(query, key, positions[None])[:, :, middle].flatten(0, 1)
+    row = layer.scores(*layer.tokens(len(positions), 8), positions[None])[:, :, middle].flatten(0, 1)
     row = row - row[:, middle : middle + 1]
     if float(row.nan_to_num(neginf=-1e3).abs().max()) < ROUNDING:
         return not_applicable("position does nothing to attention")
-    apart = sides(row, middle)
+    apart = difference(row, row.flip(-1))
     return PropertyValue(
         apart > ROUNDING, apart, "largest difference of logits k tokens ahead and k tokens behind, in an encoder"
     )
@@ -211,11 +207,3 @@ def falling(curve: Tensor) -> float:
     if float(seen.amax() - seen.amin()) < ROUNDING:
         return 1.0
     return float(spearmanr(torch.arange(len(seen)), seen).statistic)
-
-
-def sides(row: Tensor, middle: int) -> float:
-    """Largest difference of ``row [n, 2 · middle + 1]`` and its mirror image; infinite where one side is unseen."""
-    mirror = row.flip(-1)
-    if not torch.equal(row.isfinite(), mirror.isfinite()):
-        return float("inf")
-    return float((row - mirror).nan_to_num(nan=0.0).abs().max())

@@ -54,12 +54,13 @@ class Layer:
         """``[…, n, width]`` to ``[…, kv_heads, n, head_dim]``."""
         return self._heads(x, 1)
 
-    def repositioned(self, positions: Tensor, *, training: bool = False) -> Tensor:
-        """Positions ``[batch or 1, n]`` after the scheme has moved them, as position sampling in training does."""
-        return self.scheme.reposition(positions, training=training)
+    def tokens(self, count: int, contents: int = 1) -> tuple[Tensor, Tensor]:
+        """Queries of so many contents and keys of one, alike for all tokens, ``[contents, count, width]``."""
+        key, query = gaussian(1, 1, self.geometry.width, seed=3), gaussian(contents, 1, self.geometry.width, seed=4)
+        return query.expand(-1, count, -1), key.expand(contents, count, -1)
 
     def code(self, positions: Tensor) -> Tensor | None:
-        """Code added to embeddings at ``positions [batch or 1, n]``, ``[…, width]``; None for nothing."""
+        """Code added to embeddings at repositioned ``positions [batch or 1, n]``, ``[…, width]``; None for nothing."""
         with torch.no_grad():
             code = self.target.added(positions)
         return None if code is None else code.to(self.dtype)
@@ -73,7 +74,7 @@ class Layer:
             positions: ``[1, n]``, rising.
             last: number of query rows, the last ones; None for all.
         """
-        positions = self.repositioned(positions)
+        positions = self.scheme.reposition(positions, training=False)
         code = self.code(positions)
         if code is not None:
             query, key = query + code, key + code

@@ -18,8 +18,8 @@ from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import CannotCombine, FractionalPosition, OptionOutOfRange
-from hf_posenc.insight.plots.models import KINDS, Kind, Shapes, first_kind
-from hf_posenc.insight.properties.layer import Layer, gaussian
+from hf_posenc.insight.plots.models import Kind, Shapes, first_kind
+from hf_posenc.insight.properties.layer import Layer
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build, reach_of
 from hf_posenc.schemes.spec import Plan, SchemeSpec, layout
@@ -31,9 +31,7 @@ FAR = 2**16  # bound of positions of schemes without an end: about a full turn o
 
 def bench(model: Kind, *, factor: int = FACTOR, width: int = WIDTH, causal: bool | None = None) -> Geometry:
     """A small model of a type: ``llama`` has RoPE, ``gpt2`` and ``bert`` have a table, ``bert`` is an encoder."""
-    if model not in KINDS:
-        raise OptionOutOfRange(f"model must be one of {', '.join(KINDS)}, got {model!r}. Leave it out.")
-    shapes = Shapes(heads=HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS, trained_length=TRAINED)
+    shapes = Shapes(model, heads=HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS, trained_length=TRAINED)
     own = shapes.geometry(model, factor * TRAINED)
     kv_heads = HEADS if own.rotary is None else HEADS // 2
     return replace(own, kv_heads=kv_heads, causal=own.causal if causal is None else causal)
@@ -81,7 +79,7 @@ class PropertyTarget:
     def codes(self, positions: Tensor, layer: Layer | None = None) -> Tensor | None:
         """Codes of one text's ``positions [n]``, ``[n, width]``, float64; None where there are none."""
         at = layer or self.layer()
-        code = at.code(at.repositioned(positions[None]))
+        code = at.code(at.scheme.reposition(positions[None], training=False))
         return None if code is None else code[0].double()
 
     @cached_property
@@ -113,19 +111,13 @@ class PropertyTarget:
     def last_scores(self, rows: int, positions: Tensor, *, contents: int, alike: bool = False) -> Tensor:
         """Logits that the last ``rows`` queries give every key, ``[contents, heads, rows, n]``; see `profile`."""
         at = self.layer(alike=alike)
-        g = at.geometry
-        key = gaussian(1, 1, g.width, seed=3).expand(contents, len(positions), -1)
-        query = gaussian(contents, 1, g.width, seed=4).expand(-1, len(positions), -1)
-        if alike:
-            key = query
-        return at.scores(query, key, positions[None], last=rows)
+        query, key = at.tokens(len(positions), contents)
+        return at.scores(query, query if alike else key, positions[None], last=rows)
 
     def constant_scores(self, positions: Tensor, layer: Layer | None = None) -> Tensor:
         """Logits of a text of one repeated token less each row's own, ``[heads, n, n]``: position alone."""
         at = layer or self.layer()
-        same = gaussian(1, 1, at.geometry.width, seed=3).expand(1, len(positions), -1)
-        other = gaussian(1, 1, at.geometry.width, seed=4).expand(1, len(positions), -1)
-        scores = at.scores(other, same, positions[None])[0]
+        scores = at.scores(*at.tokens(len(positions)), positions[None])[0]
         return scores - scores.diagonal(0, -2, -1)[..., None]
 
     @cached_property

@@ -160,9 +160,8 @@ def context(target: PropertyTarget) -> PositionContext:
 def grid_scores(target: PropertyTarget, rotation: Rotation, grid: Tensor) -> Tensor:
     """Logits of equal tokens on the cells of a grid, ``[heads, cells, cells]``."""
     layer = target.layer()
-    width = layer.geometry.width
-    q = layer.query(gaussian(1, 1, width, seed=4).expand(1, len(grid), -1))
-    k = layer.key(gaussian(1, 1, width, seed=3).expand(1, len(grid), -1))
+    query, key = layer.tokens(len(grid))
+    q, k = layer.query(query), layer.key(key)
     count = 1 + max(rotation.axes or (0,))
     coordinates = torch.nn.functional.pad(grid, (0, max(count - 2, 0)))[None]
     if rotation.axes == layer.scheme.rotation().axes:  # type: ignore[union-attr]  # its own axes: through its own hook

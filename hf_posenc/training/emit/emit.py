@@ -16,7 +16,6 @@ from hf_posenc.checkpoints.export import export_native
 from hf_posenc.checkpoints.plain_config import PlainConfig, is_expressible, plain_config
 from hf_posenc.core.files.paths import check_not_taken, folder_to_write
 from hf_posenc.core.files.staged import staged
-from hf_posenc.core.lengths import Lengths
 from hf_posenc.errors import TrainingImpossible, WrongKind, nearest, shown
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.layer_schemes import is_causal
@@ -174,7 +173,7 @@ def check_settings(framework: Framework, model: PreTrainedModel, training: Train
 def plain_form(model: PreTrainedModel) -> PlainConfig | None:
     """The configuration under which plain transformers trains the same model; None where this package has to."""
     if not is_patched(model):
-        return PlainConfig(model.config, None, {}, short=False, lengths=Lengths(*lengths_of(model)))
+        return PlainConfig(model.config, None, {}, short=False, compared_length=lengths_of(model)[1])
     if not is_expressible(model):
         return None
     plain = plain_config(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_posenc.training.emit.run import DATA, Framework, Run
+from hf_posenc.training.emit.run import DATA, OUTPUT, Framework, Run
 
 LORA_PLUS_RATIO = 16
 NAME = "documents"
@@ -29,7 +29,8 @@ def settings(run: Run) -> dict[str, Any]:
         "packing": True,
         "neat_packing": training.packing == "separate",
         **(adapter(run) if run.modules else {"finetuning_type": "full"}),
-        **run.arguments,
+        "output_dir": OUTPUT,
+        **training.arguments,
         "disable_gradient_checkpointing": not training.gradient_checkpointing,
         "flash_attn": "sdpa",
     }

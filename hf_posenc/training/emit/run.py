@@ -52,29 +52,6 @@ class Run:
             raise TrainingImpossible(f"alpha={alpha} is no whole number, which other frameworks need. Choose another.")
         return int(alpha)
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What `TrainingArguments` has names for, which TRL and LLaMA-Factory share."""
-        training = self.training
-        if training.steps is None:
-            duration: dict[str, Any] = {"num_train_epochs": training.epochs, "warmup_steps": training.warmup}  # a share
-        else:
-            duration = {"max_steps": training.steps, "warmup_steps": round(training.warmup * training.steps)}
-        return {
-            "output_dir": OUTPUT,
-            **duration,
-            "per_device_train_batch_size": training.batch,
-            "gradient_accumulation_steps": training.accumulate,
-            "learning_rate": training.learning_rate,
-            "lr_scheduler_type": training.schedule,
-            "weight_decay": training.weight_decay,
-            "bf16": training.bf16,
-            "seed": training.seed,
-            "save_steps": training.save_every,
-            "logging_steps": 1,
-            "report_to": list(training.report_to) or "none",
-        }
-
 
 @dataclass(frozen=True)
 class Framework:

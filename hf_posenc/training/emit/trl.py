@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_posenc.training.emit.run import DATA, Framework, Run
+from hf_posenc.training.emit.run import DATA, OUTPUT, Framework, Run
 
 PACKING = {"joined": "wrapped", "separate": "bfd"}
 
@@ -25,7 +25,8 @@ def settings(run: Run) -> dict[str, Any]:
         **(texts(run) if run.cards == 1 else {"packing": False}),
         **({"loss_type": "nll"} if training.chunked_loss is False else {}),
         **(adapter(run) if run.modules else {}),
-        **run.arguments,
+        "output_dir": OUTPUT,
+        **training.arguments,
         "bf16": training.bf16 or run.cards > 1,
         "gradient_checkpointing": training.gradient_checkpointing,
     }

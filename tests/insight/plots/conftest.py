@@ -10,6 +10,7 @@ import pytest
 
 from hf_posenc.insight.plots.models import Shapes
 from hf_posenc.insight.plots.registry import Target
+from hf_posenc.schemes.entry import Entry
 
 Look = Callable[..., Target]
 
@@ -21,6 +22,6 @@ def look() -> Iterator[Look]:
 
         def at(scheme: Any, options: dict[str, Any] | None = None, *, kind: Any = None, **lengths: Any) -> Target:
             shapes = Shapes(kind=kind, heads=4, head_dim=8, width=16, layers=2, trained_length=32)
-            return stack.enter_context(shapes.target(scheme, options, **lengths))
+            return stack.enter_context(shapes.target(Entry(str(scheme), scheme, options or {}), lengths))
 
         yield at

@@ -14,12 +14,13 @@ from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import MissingPackage, OptionOutOfRange
 from hf_posenc.insight.plots import Shapes, numbers, registry
-from hf_posenc.insight.plots.compose import first_plot, plots_of, request_of, sheets
+from hf_posenc.insight.plots.compose import plots_of, request_of, sheets
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, UnknownPlot, View, register_plot
 from hf_posenc.insight.plots.save import frames
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.registry import list_schemes
 
 SMALL = Shapes(heads=2, head_dim=8, width=16)
@@ -35,7 +36,7 @@ SMALL = Shapes(heads=2, head_dim=8, width=16)
     ],
 )  # fmt: skip
 def test_the_default_plot_of_schemes(schemes: str, plot: str) -> None:
-    assert first_plot(request_of(schemes, shapes=SMALL)).name == plot
+    assert plots_of(request_of(schemes, shapes=SMALL))[0].name == plot
 
 
 @pytest.mark.parametrize("record", list_schemes(), ids=lambda record: record.name)
@@ -93,7 +94,7 @@ class Stairs(Scheme):
 
 
 def test_a_third_partys_scheme_is_shown_by_its_hooks() -> None:
-    with SMALL.target(Stairs) as target:
+    with SMALL.target(Entry("stairs", Stairs), {}) as target:
         shown = {plot.name for plot in list_plots() if plot.shows(target)}
         found = plot_of("bias_curve").numbers(target, View(length=12))
     assert shown == {"bias", "bias_curve", "score", "score_curve"}

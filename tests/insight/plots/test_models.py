@@ -12,6 +12,7 @@ from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.pair_scores import call_of
 from hf_posenc.insight.plots.registry import NothingToPlot
 from hf_posenc.patching.state import is_patched
+from hf_posenc.schemes.entry import Entry
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +30,9 @@ def test_a_models_own_table_is_used(gpt2: torch.nn.Module) -> None:
 
 
 def test_the_model_is_restored_after_an_error(gpt2: torch.nn.Module) -> None:
-    with pytest.raises(SchemeNotDefined), Model(gpt2).target("self_extend"):
+    with pytest.raises(SchemeNotDefined), Model(gpt2).target(Entry("remap", "self_extend"), {}):
         pass
-    with pytest.raises(ZeroDivisionError), Model(gpt2).target("alibi"):
+    with pytest.raises(ZeroDivisionError), Model(gpt2).target(Entry("bias", "alibi"), {}):
         raise ZeroDivisionError
     assert not is_patched(gpt2)
 
@@ -90,7 +91,7 @@ def test_what_was_learned_at_some_lengths_is_not_replaced_at_others() -> None:
 
 def test_layers_may_differ() -> None:
     def scores(layer: int) -> torch.Tensor:
-        with Shapes(layers=4).target("irope", layer=layer) as target:
+        with Shapes(layers=4).target(Entry("irope", "irope"), {}, layer) as target:
             return pair_scores.scores(call_of(target, 9))[0, 0, 8]
 
     assert torch.allclose(scores(3), torch.ones(9))  # every fourth layer has no positions

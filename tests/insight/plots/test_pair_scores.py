@@ -16,6 +16,7 @@ from hf_posenc.errors import OutsideModel
 from hf_posenc.insight.plots import pair_scores
 from hf_posenc.insight.plots.models import Shapes
 from hf_posenc.insight.plots.pair_scores import call_of
+from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.registry import list_schemes
 
 TRAINED, LENGTH, D = 32, 96, 8
@@ -137,7 +138,7 @@ SHAPES = Shapes(heads=4, head_dim=8, width=16, layers=4, trained_length=16)
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_are_what_the_engine_attends_with(name: str) -> None:
     """Softmax of our scores, with the sink if there is one, equals the weights of the engine's own reference."""
-    with SHAPES.target(name) as target:
+    with SHAPES.target(Entry(name, name), {}) as target:
         try:
             found = call_of(target, 24 if target.scheme.longest is None else 16, "random")
             ours = weights(found)
@@ -149,7 +150,7 @@ def test_scores_are_what_the_engine_attends_with(name: str) -> None:
 
 def test_other_terms_give_other_scores() -> None:
     """Control: the same scores against a call without its bias."""
-    with SHAPES.target("alibi") as target:
+    with SHAPES.target(Entry("alibi", "alibi"), {}) as target:
         found = call_of(target, 24)
         bare = replace(found, terms=replace(found.terms, bias=()))
         deviation = weights(found) - dense_blocks.attend_with_weights(bare)[1][0]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_posenc.core.plotting import plain
 from hf_posenc.insight.plots import codes, marks
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, evenly, register_plot
 
@@ -64,7 +65,7 @@ class Frequencies(Plot):
             once = 2 * math.pi / sheet.numbers["trained_length"]
             name = f"one rotation in the trained {sheet.numbers['trained_length']:,} tokens"
             axes.axhline(once, color=marks.HUES[3], linestyle=(0, (4, 3)), linewidth=1.3, label=name)
-            marks.plain(axes)
+            plain(axes)
         marks.legend(figure, *grid)
 
 

@@ -1,0 +1,59 @@
+"""What is written of an offloaded model is what is written of it elsewhere, or refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import cpu_offload
+from safetensors.torch import load_file
+
+from hf_posenc import export_auto, export_native, patch_model
+from hf_posenc.checkpoints import other_class
+from hf_posenc.checkpoints.gguf_file import export_gguf
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.errors import NotExpressible
+
+
+def patched(family: str, scheme: str, *, away: bool = True, **options: Any) -> Any:
+    model = patch_model(tiny_model(family), scheme, factor=4, **options)
+    return cpu_offload(model, execution_device=torch.device("cpu")) if away else model
+
+
+@pytest.mark.parametrize(("family", "scheme"), [("llama", "yarn"), ("gpt2", "yarn"), ("gpt2", "sinusoidal")])
+def test_the_same_weights(family: str, scheme: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(other_class, "check_alone", lambda *_: None)
+    written = []
+    for away in (True, False):
+        export_auto(patched(family, scheme, away=away), tmp_path / str(away))
+        written.append(load_file(tmp_path / str(away) / "model.safetensors"))
+    assert written[0].keys() == written[1].keys()
+    assert all(torch.equal(one, written[1][name]) for name, one in written[0].items())
+
+
+@pytest.mark.slow
+def test_the_export_is_compared_with_the_offloaded_model(tmp_path: Path) -> None:
+    export_auto(patched("gpt2", "yarn"), tmp_path / "plain")
+    assert (tmp_path / "plain" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_a_bundle_has_the_weights(tmp_path: Path) -> None:
+    for away in (True, False):
+        torch.manual_seed(0)
+        patched("llama", "fire", away=away).save_pretrained(tmp_path / str(away), code="bundle")
+    one, other = (load_file(tmp_path / str(away) / "model.safetensors") for away in (True, False))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(weight, other[name]) for name, weight in one.items())
+
+
+@pytest.mark.parametrize("export", [export_native, export_auto, export_gguf])
+def test_parameters_that_an_export_computes_from_are_refused(export: Callable[..., Any], tmp_path: Path) -> None:
+    if export is export_gguf:
+        pytest.importorskip("gguf")
+    with pytest.raises(NotExpressible, match="offloaded"):
+        export(patched("llama", "rope", learn_freq=True), tmp_path / "plain")
+    assert not (tmp_path / "plain").exists()
