@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.eval.texts.haystack import insert_needles, most_units, sentences_of
+from hf_posenc.schemes.entry import entries_of
 
 KINDS = (
     "pass key", "phone number", "price of the house", "number of visitors", "postal code", "engine number",
@@ -42,7 +43,7 @@ def main() -> None:
     """Measure every scheme on every text at every length, and store a line of JSON for each number."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder of transformers, or a name on the Hub")
-    parser.add_argument("--schemes", default="unpatched,yarn", help="separated by commas")
+    parser.add_argument("--schemes", default="unpatched,yarn", help="yarn,dynamic_yarn:granularity=2048")
     parser.add_argument("--lengths", default="8192,16384", help="tokens; the longest is the target length")
     parser.add_argument("--text", type=Path, action="append", required=True, help="the filler; may be repeated")
     parser.add_argument("--out", type=Path, default=Path("hidden_numbers.jsonl"))
@@ -52,20 +53,21 @@ def main() -> None:
     lengths = [int(length) for length in given.lengths.split(",")]
     rows = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     done = {(row["scheme"], row["length"], row["document"]) for row in rows}
-    for scheme in given.schemes.split(","):
-        if scheme != "unpatched":
-            patch_model(model, scheme, target_length=max(lengths))
+    for entry in entries_of(given.schemes):
+        if entry.scheme is not None:
+            patch_model(model, entry.scheme, target_length=max(lengths), **entry.options)
         for length, path in product(lengths, given.text):
-            if (scheme, length, path.name) in done:
+            if (entry.label, length, path.name) in done:
                 continue
             began = time.perf_counter()
             found = answers(model, tokenizer, sentences_of([path.read_text(encoding="utf-8")]), length)
             seconds = time.perf_counter() - began
-            print(f"{scheme} at {length}, {path.name}: {fmean(found.values()):.0%} found, {seconds:.0f} s", flush=True)
-            cell = {"scheme": scheme, "task": "hidden_numbers", "document": path.name, "length": length}
+            share = fmean(found.values())
+            print(f"{entry.label} at {length}, {path.name}: {share:.0%} found, {seconds:.0f} s", flush=True)
+            cell = {"scheme": entry.label, "task": "hidden_numbers", "document": path.name, "length": length}
             rows += [cell | {"depth": depth, "metric": "acc", "value": float(right)} for depth, right in found.items()]
             write_bytes(given.out, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
-        if scheme != "unpatched":
+        if entry.scheme is not None:
             unpatch_model(model)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -52,6 +54,15 @@ def earlier_objects_set_aside() -> None:
     """Set aside the tests and what earlier ones left: to collect garbage among millions of objects takes seconds."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def example() -> Iterator[ModuleType]:
+    """The adapter for GPT-NeoX that the examples have."""
+    from .example_modules import example_module
+
+    with example_module("third_party_adapter") as module:
+        yield module
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -23,10 +23,12 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"} | more
 
 
-def start(words: Sequence[Any], *, env: dict[str, str] | None = None, **how: Any) -> subprocess.Popen:
+def start(
+    words: Sequence[Any], *, python: str = sys.executable, env: dict[str, str] | None = None, **how: Any
+) -> subprocess.Popen:
     """A Python program that runs."""
     return subprocess.Popen(
-        [sys.executable, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [python, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env=env or environment(), **how,
     )  # fmt: skip
 

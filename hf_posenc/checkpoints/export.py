@@ -36,6 +36,7 @@ from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, Only
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA, UNSCALED, by_layer_type, rotations
 from hf_posenc.patching.model_card import write_plain_section
 from hf_posenc.patching.offloading import offloaded_values
+from hf_posenc.patching.peft_sidecar import refuse_adapter_folder
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.patching.text_limits import raise_limits_in
 
@@ -64,7 +65,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         NotPatched: the model carries no scheme.
-        FolderUnusable: the folder is a file.
+        FolderUnusable: the folder is a file, or holds a PEFT adapter.
         NotExpressible: transformers has no RoPE type that computes this scheme; or the model has a PEFT adapter or
             quantised weights.
         PosEncError: a name leads to no model.
@@ -149,6 +150,7 @@ def plain_staged(plain: Any, model: Any, folder: str, length: int) -> Iterator[P
     Its card says that it computes the same up to ``length`` tokens.
     """
     report = describe(model)
+    refuse_adapter_folder(Path(folder))
     state_training(plain, model)
     with staged(folder) as staging:
         plain.save_pretrained(staging)

@@ -25,7 +25,7 @@ from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.model_card import write_results
 from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.patched_config import check_unchanged
-from hf_posenc.patching.peft_sidecar import BASE_KEY
+from hf_posenc.patching.peft_sidecar import BASE_KEY, refuse_adapter_folder
 from hf_posenc.patching.push import push
 from hf_posenc.patching.state import STASH, describe, is_patched, stacks_of
 from hf_posenc.patching.text_limits import raise_limits_in
@@ -59,7 +59,7 @@ def save_atomically(
         NotExpressible: the code cannot be bundled.
         OptionOutOfRange: ``code`` is something else.
         BadComparison: the results have no number of this scheme.
-        FolderUnusable: the folder, or one that it would be in, is a file.
+        FolderUnusable: the folder, or one that it would be in, is a file; or it holds a PEFT adapter.
     """
     if code not in (None, BUNDLE):
         raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Leave it out, or pass that.")
@@ -76,6 +76,8 @@ def save_atomically(
             "distributed_checkpoint and arguments without a name; model.push_to_hub(name, code='bundle') uploads."
         )
     folder_to_write(save_directory)  # transformers logs that it is a file, and returns
+    if not getattr(model, "_hf_peft_config_loaded", False):
+        refuse_adapter_folder(Path(save_directory))
     if args or shared or not kwargs.get("is_main_process", True):
         return own(model, save_directory, *args, **kwargs)
     if not hasattr(model, "hf_device_map") and any(weight.is_meta for weight in model.parameters()):

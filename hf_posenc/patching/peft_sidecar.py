@@ -31,7 +31,7 @@ from torch import nn
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.staged import staged
-from hf_posenc.errors import PeftAdapterMismatch, shown
+from hf_posenc.errors import FolderUnusable, PeftAdapterMismatch, shown
 from hf_posenc.patching.config_guard import CODE_KEY, GUARD_KEY
 from hf_posenc.patching.scheme_config import SchemeConfig, own_code
 from hf_posenc.patching.state import is_patched, scheme_holder
@@ -140,6 +140,19 @@ def unguard_adapter_config(content: Mapping[str, Any], where: str) -> dict[str, 
             f"The {GUARD_KEY} of {where} cannot be read: it is {shown(kept)}. Copy or save the adapter again."
         )
     return {**plain, **kept}
+
+
+def refuse_adapter_folder(folder: Path) -> None:
+    """Refuse to write a model where an adapter is, which every loader would put on top of it.
+
+    Raises:
+        FolderUnusable: the folder holds a PEFT adapter.
+    """
+    if (folder / PEFT_CONFIG).is_file():
+        raise FolderUnusable(
+            f"{shown(str(folder))} holds a PEFT adapter, which transformers would put on top of a model there. Choose "
+            "another folder."
+        )
 
 
 def read_json(file: Path) -> dict[str, Any]:

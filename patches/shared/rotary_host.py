@@ -52,7 +52,8 @@ def host_rotary(
             f"The rotation of this {config.model_type} model is of the type {kind!r}, which has no fixed frequencies. "
             "Choose another type, or have an adapter of your own give its rotation without host_rotary."
         )
-    frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    with torch.device("cpu"):  # a checkpoint's model is built on the meta device, which has no numbers
+        frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     whole = dims == head_dim
     rotation = Rotation(tuple(frequencies.double().tolist()), layout, amplitude=1.0 if whole else float(factor))
     return HostRotary(rotation, float(base), factor**2 if whole else 1.0)

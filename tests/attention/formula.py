@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,15 +19,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
-from hf_posenc.core.terms import (
-    Block,
-    BlockBias,
-    KeyBias,
-    RowRotation,
-    Terms,
-    ToeplitzBias,
-    ValueBias,
-)
+from hf_posenc.core.terms import Block, BlockBias, KeyBias, RowRotation, Terms, ToeplitzBias, ValueBias
 
 REACH = 9  # learned tables end here and are clipped beyond
 WINDOW = 7
@@ -41,6 +34,7 @@ def mix(
     *,
     scaling: float,
     logit_scale: float = 1.0,
+    softcap: float | None = None,
     bias: Tensor | float = 0.0,
     row_scale: Tensor | float = 1.0,
     claims: list[Tensor] | None = None,
@@ -57,6 +51,7 @@ def mix(
         for query, key, mine in zip(queries[1:], keys[1:], claims[1:], strict=True):
             logits = torch.where(mine, scores(query, key) * scaling, logits)
         seen = seen & torch.stack(claims).any(0)
+    logits = logits if softcap is None else softcap * (logits / softcap).tanh()
     logits = ((logits + bias) * logit_scale * row_scale).masked_fill(~seen, -math.inf)
     top = logits.detach().amax(-1, keepdim=True).clamp(min=-1e300)
     unnormalised = (logits - top).exp()
@@ -254,6 +249,9 @@ class Problem:
         mask_window: tokens that the mask lets a query see, itself included, on either side; None for all.
     """
 
+    limit: ClassVar = 1e-5
+    """How far float32 may be from float64, up to a few hundred keys."""
+
     kind: str
     queries: int = 29
     keys: int | None = None
@@ -296,11 +294,6 @@ class Problem:
     def leaves(self) -> list[Tensor]:
         """What has a gradient."""
         return [*self.q, *self.k, self.v] + ([] if self.learned is None else [self.learned])
-
-    @property
-    def limit(self) -> float:
-        """How far float32 may be from float64, up to a few hundred keys."""
-        return 1e-5
 
     @property
     def newest(self) -> int:
@@ -411,17 +404,15 @@ class Problem:
         return float(difference.max())
 
     def gradient_deviations(self) -> list[float]:
-        """Largest difference of each gradient, relative to the largest entry of the formula's."""
+        """Largest difference of each gradient, relative to the largest entry of the formula's, of rows read."""
         weight = torch.randn(self.expected().shape, generator=torch.Generator().manual_seed(1))
+        if self.real is not None:
+            weight = weight * self.real[:, None, -self.queries :, None]
         ours = torch.autograd.grad((self.engine() * weight).sum(), self.leaves)
         exact = [t.detach().double().requires_grad_() for t in self.leaves]
         theirs = torch.autograd.grad((self.expected(leaves=exact) * weight.double()).sum(), exact)
         pairs = zip(ours, theirs, strict=True)
         return [float((o.double() - t).abs().max() / t.abs().max().clamp(min=1e-9)) for o, t in pairs]
-
-    def but(self, **changes: object) -> Problem:
-        """The same problem, some of it changed."""
-        return replace(self, **changes)  # type: ignore[arg-type]
 
 
 def rotate(x: Tensor, positions: Tensor, length: int) -> Tensor:
@@ -435,3 +426,8 @@ def rotate(x: Tensor, positions: Tensor, length: int) -> Tensor:
 def tokens(*rows: Iterable[int]) -> Tensor:
     """One row a sample: 1 for a real token and 0 for padding, or the number of its document."""
     return torch.tensor([list(row) for row in rows])
+
+
+LEFT = tokens([0] * 11 + [1] * 29, [1] * 40)
+RIGHT = tokens([1] * 29 + [0] * 11, [1] * 40)
+DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)

@@ -20,7 +20,7 @@ from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import BackendCannotCarry
 
-from .formula import Problem, repeated_heads, slopes, tokens
+from .formula import Problem, mix, repeated_heads, slopes, tokens
 
 HEADS, WINDOW = 4, 7
 
@@ -109,16 +109,11 @@ def call_of(problem: Problem, *, bias: bool, window: bool) -> AttentionCall:
 
 def expected(problem: Problem, *, bias: bool, window: bool) -> Tensor:
     """Dense and in float64; rows that see nothing are zero."""
-    q, k, v = problem.q[0].double(), *(repeated_heads(x.double(), HEADS) for x in (problem.k[0], problem.v))
-    distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]
-    scores = torch.einsum("bhid,bhjd->bhij", q, k) * problem.scaling
-    if bias:
-        scores = scores - slopes(HEADS, torch.float64)[:, None, None] * distance[:, None].abs()
-    seen = problem.seen()
-    if window:
-        seen = seen & (distance.abs() < WINDOW)[:, None]
-    weights = (scores * 1.25).masked_fill(~seen, -math.inf).softmax(-1).nan_to_num(0.0)
-    return weights @ v
+    distance = (problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :])[:, None].abs()
+    seen = problem.seen() & (distance < WINDOW) if window else problem.seen()
+    linear = -slopes(HEADS, torch.float64)[:, None, None] * distance if bias else 0.0
+    q, k, v = (x.double() for x in (problem.q[0], problem.k[0], problem.v))
+    return mix([q], [k], v, seen, scaling=problem.scaling, logit_scale=1.25, bias=linear).nan_to_num(0.0)
 
 
 @pytest.mark.usefixtures("package")

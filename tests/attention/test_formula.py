@@ -1,16 +1,21 @@
-"""Every kind of terms through the engine, on texts, caches and masks, against dense float64 attention."""
+"""Every kind of terms through the engine, on any call, against dense float64 attention; and controls that it shows."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from hf_posenc.attention import dispatch
-from hf_posenc.attention.routes import dense_blocks, hankel_view, sliding_window
+from hf_posenc.attention.routes import band_cuts, dense_blocks, hankel_view, sliding_window
+from hf_posenc.core.regions import Band
+from hf_posenc.core.terms import Terms, ToeplitzBias
 
-from .formula import ALL, BOTH_WAYS, Problem, tokens
+from .formula import ALL, BOTH_WAYS, DOCUMENTS, LEFT, RIGHT, WINDOW, Problem, tokens, two_regions
 
 ROUTES = {
     "key bias": "key_bias", "toeplitz": "toeplitz_bias", "learned table": "toeplitz_bias",
@@ -20,10 +25,7 @@ ROUTES = {
 }  # fmt: skip
 EDGES = sorted({1, 2, dense_blocks.ROWS, dense_blocks.ROWS + 1, hankel_view.ROWS - 1, sliding_window.ROWS + 1})
 LENGTH = 40
-LEFT = tokens([0] * 11 + [1] * 29, [1] * 40)
-RIGHT = tokens([1] * 29 + [0] * 11, [1] * 40)
 BOTH = tokens([0] * 3 + [1] * 29 + [0] * 8, [0] * 9 + [1] * 31)
-DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
 # transformers gives a bool mask wherever the call is neither a square nor one row.
 CASES: dict[str, dict[str, Any]] = {
     "one key head": {"queries": 300, "kv_heads": 1},
@@ -134,3 +136,74 @@ def test_a_fully_masked_query_stays_finite(kind: str, mask_kind: str) -> None:
 def test_the_expected_route_is_taken(kind: str) -> None:
     assert Problem(kind).route() == ROUTES[kind]
     assert all((one.prepare or one.attend).__module__.endswith(f".{name}") for name, one in dispatch.ROUTES.items())
+
+
+@some.composite
+def problems(draw: some.DrawFn) -> Problem:
+    causal = draw(some.booleans())
+    kind = draw(some.sampled_from(ALL if causal else BOTH_WAYS))
+    keys = draw(some.integers(1, 40))
+    queries = draw(some.integers(1, keys)) if causal else keys
+    batch = draw(some.integers(1, 3))
+    heads, kv_heads = draw(some.sampled_from([(1, 1), (2, 1), (2, 2), (6, 2), (4, 4)]))
+    padded = draw(some.booleans())
+    real = None
+    if padded:
+        pads = draw(some.lists(some.integers(0, keys - 1), min_size=batch, max_size=batch))
+        real = (torch.arange(keys)[None] >= torch.tensor(pads)[:, None]).long()
+        if draw(some.booleans()):
+            real = real.flip(1)
+    plain = not padded and queries in (1, keys)
+    mask_kind = "none" if plain else draw(some.sampled_from(["bool", "float"]))
+    return Problem(
+        kind, queries, keys, batch, heads, kv_heads, draw(some.sampled_from([2, 6, 8])), causal, real,
+        mask_kind=mask_kind, seed=draw(some.integers(0, 2**16)), grad=draw(some.booleans()),
+    )  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)  # a failure must be everybody's
+@given(problems())
+def test_engine_is_the_formula(problem: Problem) -> None:
+    assert problem.deviation() <= problem.limit
+
+
+LARGE = 1e-2  # a thousand times what the comparisons allow
+
+
+def with_terms(problem: Problem, terms: Terms) -> Problem:
+    """The same problem, but the engine is given other terms than the formula."""
+    problem.position = replace(problem.position, terms=lambda ctx, learned: terms)
+    return problem
+
+
+def test_detached_table() -> None:
+    problem = Problem("learned table", grad=True)
+    detached = problem.learned.detach()
+    with_terms(problem, Terms(bias=(ToeplitzBias(lambda d: detached[:, d.clamp(-9, 9) + 9]),), logit_scale=0.8))
+    assert problem.deviation() <= 1e-5
+    with pytest.raises(RuntimeError, match="appears to not have been used"):
+        problem.gradient_deviations()
+
+
+def test_regions_overlapping_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("two regions")
+    assert problem.deviation() <= 1e-5
+    along_diagonal = band_cuts.along_diagonal
+    wider = lambda number, band, *rest: along_diagonal(number, Band(0, WINDOW + 1), *rest)  # noqa: E731
+    monkeypatch.setattr(band_cuts, "along_diagonal", wider)
+    assert problem.deviation() > LARGE
+
+
+def test_boundary_off_by_one() -> None:
+    problem = Problem("two regions")
+    shifted = Terms(regions=two_regions(WINDOW + 1), logit_scale=1.1)
+    assert with_terms(problem, shifted).deviation() > LARGE
+
+
+def test_ignored_padding() -> None:
+    real = torch.ones(2, 29, dtype=torch.long)
+    real[0, :9] = 0
+    problem = Problem("key bias", real=real, mask_kind="bool")
+    exact = problem.expected()[:1, :, 9:]
+    problem.mask = lambda: None  # type: ignore[method-assign]
+    assert float((problem.engine()[:1, :, 9:].double() - exact).abs().max()) > LARGE

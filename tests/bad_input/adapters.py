@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from peft import LoraConfig
 
 import hf_posenc
 from hf_posenc import errors
 
-from .config import Change, unchanged
-from .row import NAN, Act, Errors, Row, Scene
+from ..small_models import edit_weights
+from .row import NAN, Act, Change, Errors, Row, Scene, bytes_of, entries, unchanged
 
 ODD: Errors = errors.PeftAdapterMismatch
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -34,56 +31,28 @@ def put_on(change: Change, **how: Any) -> Act:
     return act
 
 
-def content(name: str, **changes: Any) -> Change:
-    """A change of entries of a JSON file, made by somebody who knows of its digest."""
-
-    def change(folder: Path) -> None:
-        held = json.loads((folder / name).read_text(encoding="utf-8"))
-        held.pop("sha256", None)
-        (folder / name).write_text(json.dumps(held | changes), encoding="utf-8")
-
-    return change
-
-
-def data(name: str, change: Callable[[bytes], bytes]) -> Change:
-    """A change of the bytes of a file."""
-    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
-
-
-def gone(name: str) -> Change:
-    """A file is missing."""
-    return lambda folder: (folder / name).unlink()
-
-
-def tensors(change: Callable[[dict[str, Tensor]], object]) -> Change:
-    """A change of the adapter's tensors."""
-
-    def act(folder: Path) -> None:
-        held = load_file(folder / WEIGHTS)
-        change(held)
-        save_file(held, folder / WEIGHTS)
-
-    return act
-
-
-def halved(held: dict[str, Tensor]) -> None:
+def halved(folder: Path) -> None:
     """Every second tensor is gone."""
-    for name in sorted(held)[::2]:
-        del held[name]
+    edit_weights(folder, lambda held: [held.pop(name) for name in sorted(held)[::2]], WEIGHTS)
+
+
+def poisoned(folder: Path) -> None:
+    """One tensor has no numbers."""
+    edit_weights(folder, lambda held: next(iter(held.values())).fill_(NAN), WEIGHTS)
 
 
 CHANGES: list[tuple[str, str, Change]] = [
-    ("truncated", "read", data(CONFIG, lambda held: held[:40])),
-    ("unknown kind", "'WAT'", content(CONFIG, peft_type="WAT", position_scheme_guard=None)),
-    ("module to import", "module", content(CONFIG, auto_mapping={"parent_library": "evil", "base_model_class": "X"})),
-    ("rank", "size mismatch", content(CONFIG, r=4)),
-    ("half of the tensors", "lacks", tensors(halved)),
-    ("no weights", WEIGHTS, gone(WEIGHTS)),
+    ("truncated", "read", bytes_of(CONFIG, lambda held: held[:40])),
+    ("unknown kind", "'WAT'", entries(CONFIG, peft_type="WAT", position_scheme_guard=None)),
+    ("module to import", "module", entries(CONFIG, auto_mapping={"parent_library": "evil", "base_model_class": "X"})),
+    ("rank", "size mismatch", entries(CONFIG, r=4)),
+    ("half of the tensors", "lacks", halved),
+    ("no weights", WEIGHTS, lambda folder: (folder / WEIGHTS).unlink()),
     ("pickle only", "safetensors", lambda folder: (folder / WEIGHTS).rename(folder / "adapter_model.bin")),
-    ("NaN", "finite", tensors(lambda held: next(iter(held.values())).fill_(NAN))),
-    ("no sidecar", "missing", gone(SIDE_CAR)),
-    ("other scheme", "alibi", content(SIDE_CAR, scheme=[{"name": "alibi", "options": {}}], parameters_sha256=None)),
-    ("parameters flipped", "describes", data(PARAMETERS, lambda held: held[:-1] + bytes([held[-1] ^ 1]))),
+    ("NaN", "finite", poisoned),
+    ("no sidecar", "missing", lambda folder: (folder / SIDE_CAR).unlink()),
+    ("other scheme", "alibi", entries(SIDE_CAR, scheme=[{"name": "alibi", "options": {}}], parameters_sha256=None)),
+    ("parameters flipped", "describes", bytes_of(PARAMETERS, lambda held: held[:-1] + bytes([held[-1] ^ 1]))),
 ]
 
 
@@ -93,7 +62,7 @@ def rows() -> list[Row]:
     training = errors.TrainingImpossible
     return [
         *(Row(f"adapter {name}", ODD, key, put_on(change), patch=right) for name, key, change in CHANGES),
-        Row("absurd rank", ODD, "not enough memory|allocate", put_on(content(CONFIG, r=10**12)), patch=right),
+        Row("absurd rank", ODD, "not enough memory|allocate", put_on(entries(CONFIG, r=10**12)), patch=right),
         Row("plain base", ODD, "none", put_on(unchanged)),
         Row("base of another scheme", ODD, "kerple.+yarn", put_on(unchanged), patch=("yarn", {"factor": 2})),
         Row("base of another kind", (ODD, training), "modules|not found", put_on(unchanged), "gpt2", right),
@@ -103,6 +72,4 @@ def rows() -> list[Row]:
 
 def nobody(scene: Scene) -> object:
     """LoRA on layers that are not there."""
-    from peft import LoraConfig
-
     return hf_posenc.get_peft_model(scene.model, LoraConfig(target_modules=["nope"]))

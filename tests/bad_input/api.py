@@ -72,6 +72,11 @@ def continued(scene: Scene) -> object:
     return scene.model(ids[:, :1], past_key_values=cache)
 
 
+def beyond(scene: Scene) -> object:
+    """A text that is longer than the model's table."""
+    return scene.model(random_tokens(scene.model, 5000))
+
+
 def values() -> list[Row]:
     """Schemes, factors, lengths, layers and names."""
     found = [Row(f"scheme {name}", error, key, patching(scheme)) for name, (scheme, error, key) in SCHEMES.items()]
@@ -130,6 +135,12 @@ def rows() -> list[Row]:
         Row("factors too short", OPTION, "short_factor", longrope(short_factor=[1.0], long_factor=[1.0])),
         Row("window of everything", OPTION, "window", patching("self_extend", factor=2, window=TRAINED_LENGTH)),
         Row("two rotations", errors.CannotCombine, "", patching("rope+yarn")),
+        Row("positions that one layer stops", errors.CannotCombine, "", patching("rope+randpos", layers={0: "none"})),
+        Row("positions that one layer moves", errors.CannotCombine, "", patching("rope", layers={0: "rope+randpos"})),
+        Row("option of no part", errors.UnknownOption, "windw", patching("yarn+logn", windw=3)),
+        Row("nothing to remap", undefined, "rope", patching("rerope"), "gpt2"),
+        Row("target below trained", LENGTH, "8", patching("yarn", target_length=8)),
+        Row("past a table", errors.PositionOutOfTable, "32", beyond, "bert", ("learned", {})),
         Row("the same twice", errors.CannotCombine, "rotation", patching("yarn+yarn", factor=2)),
         Row("of decoders", undefined, "decoder", patching("rope+dca", factor=2), model_type="bert"),
         Row("patched with the same", twice, "'yarn'", patching("yarn", factor=2), patch=YARN),

@@ -11,10 +11,9 @@ from typing import Any
 import hf_posenc
 from hf_posenc import errors
 
-from .row import NAN, Act, Errors, Row, Scene
+from .row import NAN, Act, Change, Errors, Row, Scene, bytes_of, entries, unchanged
 
 DAMAGED: Errors = errors.CheckpointMismatch
-Change = Callable[[Path], object]
 BYTES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "truncated": (lambda data: data[: len(data) // 2], "JSON|read"),
     "empty": (lambda data: b"", "JSON"),
@@ -36,25 +35,6 @@ def loaded(change: Change, source: str = "llama", **how: Any) -> Act:
         return hf_posenc.from_pretrained(copy, local_files_only=True, **how)
 
     return act
-
-
-def unchanged(folder: Path) -> None:
-    """Leave the folder as it is."""
-
-
-def bytes_changed(change: Callable[[bytes], bytes]) -> Change:
-    """A change of the bytes of ``config.json``."""
-    return lambda folder: (folder / "config.json").write_bytes(change((folder / "config.json").read_bytes()))
-
-
-def entries(**changes: Any) -> Change:
-    """A change of entries of ``config.json``."""
-
-    def change(folder: Path) -> None:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        (folder / "config.json").write_text(json.dumps(content | changes), encoding="utf-8")
-
-    return change
 
 
 def in_block(**changes: Any) -> Change:
@@ -112,6 +92,7 @@ OF_SCHEME: list[tuple[str, dict[str, Any]]] = [
     ("rope_theta 7", {"position_scheme_rotation": {"rope_theta": 7.0}}),
     ("auto_map", {"position_scheme_guard": [["auto_map", {"a": "b"}]]}),
     ("need the package", {"position_scheme_guard": None}),
+    ("Save the patched model again", {"position_scheme_guard": [["num_hidden_layers", True]]}),
     ("format", {"position_scheme": {}}),
 ]
 
@@ -128,7 +109,10 @@ def rows() -> list[Row]:
     load, unknown = hf_posenc.from_pretrained, errors.UnknownOption
     plain = lambda **how: loaded(unchanged, "plain", **how)  # noqa: E731
     return [
-        *(Row(f"bytes {name}", DAMAGED, key, loaded(bytes_changed(change))) for name, (change, key) in BYTES.items()),
+        *(
+            Row(f"bytes {name}", DAMAGED, key, loaded(bytes_of("config.json", change)))
+            for name, (change, key) in BYTES.items()
+        ),
         *(
             Row(f"name {name[:20]!r}", errors.ModelNotFound, "folder|not available",
                 lambda _, n=name: load(n, local_files_only=True))
@@ -148,6 +132,9 @@ def rows() -> list[Row]:
         Row("dtype", DAMAGED, "dtype", plain(dtype="float33")),
         Row("factor asked for", DAMAGED, "factor 4", loaded(unchanged, factor=4)),
         Row("scheme asked for", DAMAGED, "'pi'", loaded(unchanged, scheme="pi")),
+        Row("option asked for", DAMAGED, "beta_fast", loaded(unchanged, scheme="yarn", beta_fast=8.0)),
+        Row("layers asked for", DAMAGED, "pi", loaded(unchanged, scheme="yarn", layers={0: "pi"})),
+        Row("trained length asked for", DAMAGED, "trained", loaded(unchanged, trained_length=7)),
         Row("length without a scheme", errors.NotPatched, "scheme", plain(factor=4)),
         Row("rotation that moves under a remap", DAMAGED, "dynamic", loaded(remap_on_dynamic)),
     ]  # fmt: skip

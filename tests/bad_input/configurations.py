@@ -1,4 +1,4 @@
-"""Live models whose configuration differs from what they were built with, or holds what no rotation can be."""
+"""Live models whose configuration is not what they were built with, or that are on meta, distributed or quantised."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
 import hf_posenc
 from hf_posenc import errors
-from hf_posenc.checks.tiny_models import TRAINED_LENGTH
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
 from .row import NAN, Act, Errors, Row, Scene
 
@@ -60,4 +64,56 @@ def rows() -> list[Row]:
             for kind, name, value, error, key in LYING
         ),
         *(Row(f"live {name} {value}", HOST, key, patched(name, value, **yarn)) for name, value, key in ODD),
+        *wrapped(),
     ]  # fmt: skip
+
+
+UNSUPPORTED = errors.UnsupportedModel
+
+
+class Whole(DistributedDataParallel):
+    """What `patch_model` sees of such a wrapper, without processes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.module = module
+
+
+class DTensor(nn.Parameter):
+    """A weight of which each device has a part, by its name."""
+
+
+def made(change: Callable[[nn.Module], nn.Module], scheme: str = "yarn") -> Act:
+    """Patch a changed copy of the model."""
+    return lambda scene: hf_posenc.patch_model(change(copy.deepcopy(scene.model)), scheme)
+
+
+def half_meta(model: Any) -> nn.Module:
+    """A layer has no values."""
+    model.base_model.layers[0].to("meta")
+    return model
+
+
+def apart(model: Any) -> nn.Module:
+    """One weight is spread over devices, as FSDP leaves it."""
+    projection = model.base_model.layers[1].self_attn.q_proj
+    projection.weight = DTensor(projection.weight.detach())
+    return model
+
+
+def wrapped() -> list[Row]:
+    """All of them."""
+    return [
+        Row("a layer on meta", UNSUPPORTED, "meta", made(half_meta, "kerple")),
+        Row("DDP and a learned scheme", UNSUPPORTED, "DistributedDataParallel", made(Whole, "kerple")),
+        Row("DDP and a frozen table", UNSUPPORTED, "freezes", made(Whole, "alibi"), "gpt2"),
+        Row("FSDP", UNSUPPORTED, "DTensor", made(apart)),
+        Row("float8", UNSUPPORTED, "float8_e4m3fn", made(lambda model: model.to(torch.float8_e4m3fn))),
+        Row("complex", UNSUPPORTED, "complex64", made(lambda model: model.to(torch.complex64))),
+        Row(
+            "two models",
+            UNSUPPORTED,
+            "2 models",
+            made(lambda model: nn.ModuleDict({"a": model, "b": tiny_model("gpt2")})),
+        ),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from peft import LoraConfig
 
 import hf_posenc
 from hf_posenc.checks.tiny_models import tiny_model
@@ -23,15 +24,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders["file"].write_text("a file")
     folders["words"] = root / "words.txt"
     folders["words"].write_text(" ".join(f"w{i * i % 80}" for i in range(900)))
+    adapter = LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
+    adapted = hf_posenc.get_peft_model(hf_posenc.patch_model(tiny_model("llama"), "kerple"), adapter)
+    hf_posenc.save_peft_adapter(adapted, folders["adapter"])
     return folders
-
-
-@pytest.fixture(scope="session")
-def with_adapter(saved: dict[str, Path]) -> dict[str, Path]:
-    """The same, and a PEFT adapter: PEFT takes seconds to import."""
-    from peft import LoraConfig
-
-    base = hf_posenc.patch_model(tiny_model("llama"), "kerple")
-    adapted = hf_posenc.get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
-    hf_posenc.save_peft_adapter(adapted, saved["adapter"])
-    return saved

@@ -14,6 +14,8 @@ import hf_posenc
 from hf_posenc import errors
 from hf_posenc.checks.tiny_models import tiny_model
 
+from ..small_models import edit
+
 TWO_SENTENCES = re.compile(r"^\S.+[.?!)] \S.+[.?!)…]$", re.DOTALL)
 Errors = type[errors.PosEncError] | tuple[type[errors.PosEncError], ...]
 NAN, INF = float("nan"), float("inf")
@@ -62,6 +64,24 @@ class Row:
         """A fresh model."""
         model = tiny_model(self.model_type)
         return model if self.patch is None else hf_posenc.patch_model(model, self.patch[0], **self.patch[1])
+
+
+Change = Callable[[Path], object]
+"""What is done to a folder."""
+
+
+def unchanged(folder: Path) -> None:
+    """Leave the folder as it is."""
+
+
+def bytes_of(name: str, change: Callable[[bytes], bytes]) -> Change:
+    """A change of the bytes of a file."""
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def entries(name: str = "config.json", **changes: Any) -> Change:
+    """A change of entries of a JSON file, made by somebody who knows of its digest."""
+    return lambda folder: edit(folder, name, without=("sha256",), **changes)
 
 
 def patching(scheme: Any, **options: Any) -> Act:

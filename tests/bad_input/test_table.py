@@ -1,19 +1,26 @@
-"""Every bad input of the table: its own error, two sentences, an exit code, nothing written, the model bit-equal."""
+"""Every bad input, and every option: its own error, two sentences, nothing written, the model bit-equal."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from hf_posenc import errors
+import hf_posenc
+from hf_posenc import describe, errors, is_patched, patch_model, unpatch_model
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, snapshot
-from hf_posenc.checks.tiny_models import TRAINED_LENGTH
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli.errors import FAILED, USAGE, end
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.schemes.registry import list_schemes
 
-from . import adapters, api, calls, config, configurations, weights, wrapped
-from .row import TWO_SENTENCES, Row, Scene
+from . import adapters, api, calls, config, configurations, weights
+from .row import INF, NAN, TWO_SENTENCES, Row, Scene
 
 
 def each(*rows: Row) -> pytest.MarkDecorator:
@@ -38,7 +45,7 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> objec
     return ended.value.code
 
 
-@each(*api.rows(), *calls.rows(), *configurations.rows(), *wrapped.rows())
+@each(*api.rows(), *calls.rows(), *configurations.rows(), *adapters.rows())
 def test_the_model_is_left_unchanged(
     row: Row,
     saved: dict[str, Path],
@@ -61,11 +68,43 @@ def test_checkpoint_is_refused(
     assert refused(row, Scene(tmp_path / "out", saved, tmp_path), capsys) in (FAILED, USAGE)
 
 
-@each(*adapters.rows())
-def test_adapter_is_refused(
-    row: Row, with_adapter: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = row.model()
-    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
-    assert refused(row, Scene(tmp_path / "out", with_adapter, tmp_path, model), capsys) in (FAILED, USAGE)
-    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+NO_OPTION: list[Any] = [NAN, INF, 1e300, 2**31, object(), {"a": 1}, [NAN], "\x1b[31m", -5, True]
+MODELS = {name: tiny_model(name) for name in ("llama", "gpt2")}
+BUILT_IN = [record for record in list_schemes() if record.options and record.target.startswith("hf_posenc.")]
+
+
+@pytest.mark.parametrize("record", BUILT_IN, ids=lambda record: record.name)
+def test_a_value_of_another_kind_is_refused(record: SchemeRecord) -> None:
+    model = MODELS["gpt2" if "table" in record.needs else "llama"]
+    for name, (kind, _) in record.options.items():
+        for value in NO_OPTION:
+            any_sign = value == -5 and kind in ("number", "number or None")
+            if any_sign or (value is True and "True or False" in kind) or (isinstance(value, str) and kind == "text"):
+                continue
+            with pytest.raises((errors.OptionOutOfRange, errors.UnknownOption), match=name) as caught:
+                hf_posenc.patch_model(model, record.name, **{name: value})
+            assert TWO_SENTENCES.match(str(caught.value))
+            assert not hf_posenc.is_patched(model)
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("llama", "yarn"), ("llama", "kerple"), ("gpt2", "t5")])
+def test_meta_device_defers_the_proof(name: str, scheme: str) -> None:
+    """Nothing can be run: the report says that nothing was proven, and every new parameter is on meta as well."""
+    model = patch_model(tiny_model(name).to("meta"), scheme)
+    assert describe(model).proof.verdict == "deferred"
+    assert all(weight.is_meta for weight in model.parameters())
+    unpatch_model(model)
+    assert not is_patched(model)
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "t5", "transformer_xl"])
+def test_quantised_layers_are_patched(scheme: str) -> None:
+    """Dynamic int8, whose layers have no parameters: the same numbers whether patched or quantised first."""
+    quantise = partial(torch.ao.quantization.quantize_dynamic, qconfig_spec={nn.Linear}, dtype=torch.qint8)
+    ids = random_tokens(tiny_model("llama"), 40)
+    torch.manual_seed(0)
+    before = patch_model(quantise(tiny_model("llama")), scheme, factor=4)
+    torch.manual_seed(0)
+    after = quantise(patch_model(tiny_model("llama"), scheme, factor=4))
+    assert torch.equal(before(ids).logits, after(ids).logits)
+    assert describe(before).proof.verdict == "moved"

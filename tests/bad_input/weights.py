@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from hf_posenc import errors
 
-from .config import Change, loaded, unchanged
-from .row import NAN, Errors, Row
+from ..small_models import edit_weights
+from .config import loaded
+from .row import NAN, Change, Errors, Row, bytes_of, unchanged
 
 DAMAGED: Errors = errors.CheckpointMismatch
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -28,35 +29,20 @@ FILES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def rewritten(change: Callable[[bytes], bytes], name: str = WEIGHTS) -> Change:
-    """A change of the bytes of a file."""
-    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
-
-
-def tensors(change: Callable[[dict[str, Tensor]], object]) -> Change:
-    """A change of tensors."""
-
-    def act(folder: Path) -> None:
-        held = load_file(folder / WEIGHTS)
-        change(held)
-        save_file(held, folder / WEIGHTS, {"format": "pt"})
-
-    return act
-
-
-def lacking(name: str) -> Change:
-    """A weight is gone."""
-    return tensors(lambda held: held.pop(name))
-
-
-def poison(held: dict[str, Tensor]) -> None:
+def poison(folder: Path) -> None:
     """One number is none."""
-    held["model.layers.0.self_attn.k_proj.weight"][0, 0] = NAN
+    edit_weights(folder, lambda held: held["model.layers.0.self_attn.k_proj.weight"][0].fill_(NAN))
+
+
+def lacking(folder: Path) -> None:
+    """A weight is gone."""
+    edit_weights(folder, lambda held: held.pop("model.layers.1.self_attn.q_proj.weight"))
 
 
 def table(change: Callable[[Tensor], Tensor]) -> Change:
     """A change of GPT-2's table of positions."""
-    return tensors(lambda held: held.update({"transformer.wpe.weight": change(held["transformer.wpe.weight"])}))
+    name = "transformer.wpe.weight"
+    return lambda folder: edit_weights(folder, lambda held: held.update({name: change(held[name])}))
 
 
 def pipe(folder: Path) -> None:
@@ -94,12 +80,12 @@ def rows() -> list[Row]:
     not_finite = (DAMAGED, errors.WeightsNotFinite)
     return [
         *(
-            Row(f"weights {name}", DAMAGED, "cannot be read", loaded(rewritten(change)))
+            Row(f"weights {name}", DAMAGED, "cannot be read", loaded(bytes_of(WEIGHTS, change)))
             for name, change in FILES.items()
         ),
-        Row("NaN under a scheme", not_finite, "finite", loaded(tensors(poison))),
-        Row("NaN to be patched", not_finite, "finite", loaded(tensors(poison), "plain", scheme="yarn", factor=2)),
-        Row("weight missing", DAMAGED, "q_proj", loaded(lacking("model.layers.1.self_attn.q_proj.weight"))),
+        Row("NaN under a scheme", not_finite, "finite", loaded(poison)),
+        Row("NaN to be patched", not_finite, "finite", loaded(poison, "plain", scheme="yarn", factor=2)),
+        Row("weight missing", DAMAGED, "q_proj", loaded(lacking)),
         Row("a pipe", DAMAGED, "no file", loaded(pipe, "plain")),
         Row("table shorter", DAMAGED, "shape", loaded(table(lambda rows: rows[:8].clone()), "gpt2")),
         Row("shard missing", DAMAGED, "missing", loaded(shard_gone, "shards")),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 import torch
-from transformers import DynamicCache, MistralConfig, MistralForCausalLM
+from transformers import DynamicCache, PreTrainedModel
 
 from hf_posenc import patch_model
 from hf_posenc.cache.eviction import EvictingLayer
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry
+
+from ..families.tiny import tiny
 
 HELD = {"sinks": 31, "lm_infinite": 41, "window": 31}  # sinks + recent − 1, n_global + n_local − 1, size − 1
 
@@ -30,23 +34,25 @@ def test_memory_stays_what_the_scheme_needs(scheme: str) -> None:
     assert cache.get_seq_length() == 6 * TRAINED_LENGTH
 
 
+@torch.no_grad()
+def read_in_pieces(model: PreTrainedModel, sizes: list[int]) -> DynamicCache:
+    """A left-padded text and one beside it, onto one cache; their logits must be those of each alone."""
+    ids, pads, cache, parts = text(sum(sizes), rows=2), 19, DynamicCache(config=model.config), []
+    mask = torch.ones_like(ids)
+    mask[0, :pads] = 0
+    for part, end in zip(ids.split(sizes, dim=1), accumulate(sizes), strict=True):
+        parts.append(model(part, attention_mask=mask[:, :end], past_key_values=cache).logits)
+    together = torch.cat(parts, dim=1)
+    assert (together[:1, pads:] - model(ids[:1, pads:]).logits).abs().max() < 1e-4
+    assert (together[1:] - model(ids[1:]).logits).abs().max() < 1e-4
+    return cache
+
+
 @pytest.mark.parametrize("scheme", ["sinks", "lm_infinite"])
 def test_chunks_in_a_left_padded_batch(scheme: str) -> None:
     """Rows of unequal length, read in chunks onto a cache that has forgotten, equal each row alone."""
-    model, ids, pads = patch_model(tiny_model("llama"), scheme, factor=4), text(4 * TRAINED_LENGTH, rows=2), 19
-    mask = torch.ones_like(ids)
-    mask[0, :pads] = 0
-    cache, parts = DynamicCache(config=model.config), []
-    with torch.no_grad():
-        for start in range(0, ids.shape[1], 13):
-            seen = mask[:, : start + 13]
-            parts.append(model(ids[:, start : start + 13], attention_mask=seen, past_key_values=cache).logits)
-        alone = model(ids[:1, pads:]).logits
-        second = model(ids[1:]).logits
-    together = torch.cat(parts, dim=1)
+    cache = read_in_pieces(patch_model(tiny_model("llama"), scheme, factor=4), [13] * 9 + [11])
     assert cache.layers[0].gaps
-    assert (together[:1, pads:] - alone).abs().max() < 1e-4
-    assert (together[1:] - second).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
@@ -55,20 +61,9 @@ def test_a_layer_that_keeps_all_keys_beside_layers_that_forget(scheme: str, back
     """Its mask is made anew, as those of transformers fit the others; `eager` adds a mask, so true is no 1 there."""
     model = patch_model(tiny_model("llama"), scheme, layers={"1": "none"}, factor=4)
     model.set_attn_implementation(backend)
-    ids, pads = text(3 * TRAINED_LENGTH, rows=2), 19
-    mask = torch.ones_like(ids)
-    mask[0, :pads] = 0
-    cache, parts = DynamicCache(config=model.config), []
-    with torch.no_grad():
-        for start, size in [(0, 60), *((60 + 5 * n, 5) for n in range(2)), *((70 + n, 1) for n in range(26))]:
-            seen = mask[:, : start + size]
-            parts.append(model(ids[:, start : start + size], attention_mask=seen, past_key_values=cache).logits)
-        alone, second = model(ids[:1, pads:]).logits, model(ids[1:]).logits
-    together = torch.cat(parts, dim=1)
+    cache = read_in_pieces(model, [60, 5, 5, *[1] * 26])
     assert cache.layers[0].gaps
     assert not isinstance(cache.layers[1], EvictingLayer)
-    assert (together[:1, pads:] - alone).abs().max() < 1e-4
-    assert (together[1:] - second).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
@@ -78,12 +73,8 @@ def test_a_layer_that_keeps_all_keys_beside_layers_that_forget(scheme: str, back
 )
 def test_a_models_own_window_stays_where_keys_were_dropped(scheme: dict, chunk: int, backend: str) -> None:
     """`DynamicCache()` knows no window, so that what it keeps is more than the model's own lets a query see."""
-    torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=TRAINED_LENGTH, sliding_window=7, initializer_range=0.15,
-    )  # fmt: skip
-    model = patch_model(MistralForCausalLM(config).eval(), **scheme, factor=4)
+    sizes = {"num_hidden_layers": 2, "max_position_embeddings": TRAINED_LENGTH}
+    model = patch_model(tiny("mistral", sliding_window=7, **sizes), **scheme, factor=4)
     model.set_attn_implementation(backend)
     ids, cache = text(2 * TRAINED_LENGTH), DynamicCache()
     with torch.no_grad():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedModel, StaticCache
+from transformers import DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import Cache
 
 from hf_posenc import patch_model
@@ -18,37 +18,12 @@ from ..families.tiny import tiny
 WINDOW = 8
 
 
-def mixed_model() -> PreTrainedModel:
-    """Random weights, large enough that position shows in the logits."""
-    torch.manual_seed(0)
-    config = Gemma3TextConfig(
-        vocab_size=97,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=24,
-        sliding_window=WINDOW,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-        pad_token_id=0,
-        eos_token_id=None,
-    )
-    model = Gemma3ForCausalLM(config).eval()
-    with torch.no_grad():
-        for weights in model.parameters():
-            if weights.ndim >= 2:
-                weights.mul_(5)
-    return model
-
-
 @pytest.mark.parametrize("scheme", ["alibi", "dynamic_ntk", "fox"])
 @pytest.mark.parametrize("prompt", [WINDOW - 3, 20], ids=["inside the window", "past the window"])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "left padding"])
 def test_generation_with_a_static_cache_equals_none(scheme: str, prompt: int, padded: bool) -> None:
     """`generate` passes a mask for each kind of layer, and the widest is as wide as the layers that see all keys."""
-    model = patch_model(mixed_model(), scheme, target_length=96)
+    model = patch_model(tiny("gemma3_text", sliding_window=WINDOW), scheme, factor=2)
     assert_static_equals_uncached(model, prompt, padded=padded)
 
 
@@ -76,13 +51,8 @@ def assert_static_equals_uncached(model: PreTrainedModel, prompt: int, *, padded
         tokens[0, :2], mask[0, :2] = 0, 0
     model.generation_config.eos_token_id = None
     model.generation_config.disable_compile = True
-    settings = {
-        "attention_mask": mask,
-        "max_new_tokens": 12,
-        "do_sample": False,
-        "output_logits": True,
-        "return_dict_in_generate": True,
-    }
+    settings = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
+    settings |= {"output_logits": True, "return_dict_in_generate": True}
     uncached = model.generate(tokens, use_cache=False, **settings)
     static = model.generate(tokens, cache_implementation="static", **settings)
     assert torch.equal(static.sequences, uncached.sequences)

@@ -1,6 +1,7 @@
 """Ways to generate in plain transformers choose the tokens of greedy decoding, under patched and exported models.
 
-Chunked prefill, assisted decoding by another model and by the prompt, static caches and continuous batching.
+Chunked prefill, assisted decoding by another model, by the first layers and by the prompt, static caches and continuous
+batching.
 """
 
 from __future__ import annotations
@@ -114,3 +115,23 @@ def test_exported_models(scheme: str, tmp_path: Path) -> None:
     expected = generate_tokens(model, prompt_of(model))
     for way in WAYS:
         assert torch.equal(generated(there, "llama", way), expected), way
+
+
+def whole_forwards(model: torch.nn.Module, ids: Tensor) -> Tensor:
+    """Greedy tokens, each from a forward pass over all tokens before it."""
+    with torch.no_grad():
+        for _ in range(NEW):
+            ids = torch.cat([ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
+    return ids
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "dynamic_ntk", "sinks", "fox"])
+def test_drafts_of_the_first_layer_change_no_token(scheme: str) -> None:
+    model = tiny_model("llama")
+    layers = model.config.num_hidden_layers
+    model.generation_config.eos_token_id = None
+    patch_model(model, scheme, factor=2) if scheme in ("yarn", "dynamic_ntk") else patch_model(model, scheme)
+    ids = torch.randint(3, 96, (1, 12), generator=torch.Generator().manual_seed(3))
+    drafted = model.generate(ids, max_new_tokens=NEW, do_sample=False, assistant_early_exit=1)
+    assert drafted.tolist() == whole_forwards(model, ids).tolist()
+    assert model.config.num_hidden_layers == layers  # transformers leaves it lowered where drafting raises

@@ -1,13 +1,8 @@
-"""Tiny models with sharp attention, and their logits of one text."""
+"""The small models, their logits of one text, and a stand-in for the Hub."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,65 +12,12 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 from torch import Tensor, nn
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-)
+from transformers import PreTrainedModel
 
-from hf_posenc import enable_auto
-from hf_posenc.checkpoints.auto import disable_auto
+from ..processes import finish, start
+from ..small_models import TRAINED, bert, gpt2, llama
 
-TRAINED, FACTOR = 16, 4
-WIDE = 0.3  # standard deviation of weights: the usual 0.02 attends evenly and hides positions
-
-
-def llama() -> PreTrainedModel:
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=TRAINED, initializer_range=WIDE, bos_token_id=1,
-            eos_token_id=2,
-        )
-    )  # fmt: skip
-
-
-def gpt2() -> PreTrainedModel:
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=TRAINED, initializer_range=WIDE, bos_token_id=1,
-            eos_token_id=2,
-        )
-    )  # fmt: skip
-
-
-def bert() -> PreTrainedModel:
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-            max_position_embeddings=TRAINED, initializer_range=WIDE,
-        )
-    )  # fmt: skip
-
-
-def edit(folder: Path, name: str = "config.json", **entries: Any) -> None:
-    """Change entries of a JSON file in a folder."""
-    file = folder / name
-    file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
-
-
-@contextmanager
-def auto_classes() -> Iterator[None]:
-    """Let transformers' own classes restore schemes in the block."""
-    enable_auto()
-    try:
-        yield
-    finally:
-        disable_auto()
+FACTOR = 4
 
 
 class Hub:
@@ -109,11 +51,7 @@ MODELS = {"llama": llama, "gpt2": gpt2, "bert": bert}
 def make_model() -> Callable[[str], PreTrainedModel]:
     """The same weights at every call."""
 
-    def make(kind: str) -> PreTrainedModel:
-        torch.manual_seed(0)
-        return MODELS[kind]().eval()
-
-    return make
+    return lambda kind: MODELS[kind]()
 
 
 @pytest.fixture
@@ -146,11 +84,4 @@ def perturb() -> Callable[[nn.Module], None]:
 def run_in_new_process(tmp_path) -> Callable[[str], str]:
     """Run a program in a fresh process, in the test's folder; returns what it printed last."""
 
-    def run(program: str) -> str:
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout.strip().rpartition("\n")[2]
-
-    return run
+    return lambda program: finish(start(["-c", program], cwd=tmp_path)).strip().rpartition("\n")[2]

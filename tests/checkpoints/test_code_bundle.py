@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import shutil
 import site
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -26,7 +24,9 @@ from hf_posenc.patching.code_bundle import CODE, closure, imports_of_text, quote
 from hf_posenc.patching.config_guard import GUARD_KEY, MODELING
 from hf_posenc.schemes import registry
 
-from .conftest import FACTOR, TRAINED
+from ..processes import environment, finish, start
+from ..small_models import TRAINED
+from .conftest import FACTOR
 
 CASES = [*(("llama", scheme) for scheme in ("yarn", "alibi", "rerope", "t5")), ("gpt2", "fire"), ("bert", "alibi")]
 COMMIT = "0123456789" * 4
@@ -34,13 +34,6 @@ LENGTHS = (TRAINED // 2, TRAINED, FACTOR * TRAINED)
 CHILD = """
 import sys
 
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("hf_posenc", "patches", "eval"):
-            raise ImportError(f"{name} is not installed here")
-
-if sys.argv[1] == "blocked":
-    sys.meta_path.insert(0, Absent())
 try:
     import hf_posenc
 except ImportError:
@@ -97,32 +90,12 @@ def bundles(make_model, perturb, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, python: str, way: str) -> str:
-    """The last line that the child prints."""
-    own = {
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "HF_MODULES_CACHE": str(folder / "code"),
-        "HF_HUB_CACHE": str(folder / "hub"),
-    }
-    command = [python, "-I", "-c", CHILD, way]
-    done = subprocess.run(command, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip().splitlines()[-1]
-
-
 @pytest.mark.slow
-def test_the_same_logits_and_texts_where_the_package_cannot_be_imported(bundles: Path) -> None:
+def test_the_same_logits_and_texts_in_an_environment_without_the_package(bundles: Path) -> None:
     """At three lengths, with and without a cache, from a folder and as transformers fetches files from the Hub.
 
-    What is saved there is the same checkpoint again.
+    What is saved there is the same checkpoint again. Everything else that is installed here is linked into it.
     """
-    assert run(bundles, sys.executable, "blocked") == f"all {len(CASES)}"
-
-
-@pytest.mark.slow
-def test_the_same_in_an_environment_without_the_package(bundles: Path) -> None:
-    """Everything else that is installed here is linked into it."""
     venv.create(bundles / "env", with_pip=False)
     (there,) = (bundles / "env").glob("lib/*/site-packages")
     for folder in dict.fromkeys([*site.getsitepackages(), *(one for one in sys.path if one.endswith("-packages"))]):
@@ -130,7 +103,10 @@ def test_the_same_in_an_environment_without_the_package(bundles: Path) -> None:
             own = "posenc" in entry.name.lower() or entry.suffix == ".pth"
             if not own and not (there / entry.name).exists():
                 (there / entry.name).symlink_to(entry)
-    assert run(bundles, str(bundles / "env" / "bin" / "python"), "hidden") == f"all {len(CASES)}"
+    env = environment(HF_MODULES_CACHE=str(bundles / "code"), HF_HUB_CACHE=str(bundles / "hub"))
+    python = str(bundles / "env" / "bin" / "python")
+    out = finish(start(["-I", "-c", CHILD], python=python, env=env, cwd=bundles))
+    assert out.strip().endswith(f"all {len(CASES)}")
 
 
 @pytest.mark.slow

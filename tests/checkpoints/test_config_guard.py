@@ -1,21 +1,31 @@
-"""A patched checkpoint cannot be loaded without this package by any loader; with it, loading is as usual."""
+"""Checkpoints with a scheme: without this package no loader takes them; with it, and Auto classes enabled, all do."""
 
 from __future__ import annotations
 
 import copy
 import json
 import shutil
+from collections.abc import Iterator
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    GPT2LMHeadModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
 
-from hf_posenc import from_pretrained, is_patched, patch_model, unpatch_model
-from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.patching.config_guard import GUARD_KEY, unguard
+from hf_posenc import describe, disable_auto, enable_auto, from_pretrained, is_patched, patch_model, unpatch_model
+from hf_posenc.patching.config_guard import GUARD_KEY
 from hf_posenc.starters.loading import starter_path
 
-from .conftest import auto_classes
+from ..small_models import auto_classes
 
 WITHOUT = """
 import sys; sys.modules["hf_posenc"] = None
@@ -133,15 +143,6 @@ def test_after_enable_auto_configurations_load_too(make_model, tmp_path) -> None
         AutoConfig.from_pretrained(tmp_path)
 
 
-PATCHED = {"model_type": "llama", "num_hidden_layers": 2, "position_scheme": {"format": 1}}
-
-
-@pytest.mark.parametrize("kept", ["llama", {"model_type": "llama"}, [["model_type"]], [["num_hidden_layers", True]]])
-def test_a_damaged_guard_is_refused(kept) -> None:
-    with pytest.raises(CheckpointMismatch, match="Save the patched model again"):
-        unguard({**PATCHED, GUARD_KEY: kept}, "here")
-
-
 def test_the_readme_says_how_to_load_and_keeps_what_else_it_says(make_model, tmp_path) -> None:
     model = patch_model(make_model("llama"), "yarn+logn", factor=4)
     model.save_pretrained(tmp_path)
@@ -157,3 +158,59 @@ def test_the_readme_says_how_to_load_and_keeps_what_else_it_says(make_model, tmp
     assert card.endswith("the end\n")
     assert "yarn" not in card
     assert card.count("## How to load this") == 1
+
+
+HOOKED = {"from_pretrained": PreTrainedModel, "_from_config": PreTrainedModel, "get_config_dict": PreTrainedConfig}
+TRANSFORMERS_OWN = {name: owner.__dict__[name] for name, owner in HOOKED.items()}
+
+
+@pytest.fixture
+def auto() -> Iterator[None]:
+    with auto_classes():
+        yield
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.usefixtures("auto")
+def test_auto_classes_restore_the_scheme(kind, make_model, logits_of, perturb, tmp_path) -> None:
+    model = patch_model(make_model(kind), "t5", factor=4)
+    perturb(model)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded) is type(model)
+    assert torch.equal(logits_of(loaded), logits_of(model))
+    assert torch.equal(logits_of(AutoModel.from_pretrained(tmp_path)), logits_of(model.base_model))
+    assert describe(loaded).proof.verdict == "moved"
+
+
+@pytest.mark.usefixtures("auto")
+def test_classes_and_configurations_restore_it_too(make_model, logits_of, tmp_path) -> None:
+    model = patch_model(make_model("gpt2"), "alibi", factor=4)
+    model.save_pretrained(tmp_path)
+    loaded, info = GPT2LMHeadModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert torch.equal(logits_of(loaded), logits_of(model))
+    assert not info["unexpected_keys"]
+    fresh = AutoModelForCausalLM.from_config(model.config)
+    assert describe(fresh).scheme == "alibi"
+    assert fresh.transformer.wpe.num_embeddings == 16  # the model's table, not one of the target length
+
+
+@pytest.mark.usefixtures("auto")
+def test_plain_checkpoints_load_as_before(make_model, logits_of, tmp_path) -> None:
+    model = make_model("llama")
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert not is_patched(loaded)
+    assert torch.equal(logits_of(loaded), logits_of(model))
+    with pytest.raises(OSError, match="nowhere"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "nowhere", local_files_only=True)
+
+
+def test_enabling_twice_and_disabling_leaves_nothing_behind(make_model, tmp_path) -> None:
+    enable_auto()
+    enable_auto()
+    disable_auto()
+    assert {name: owner.__dict__[name] for name, owner in HOOKED.items()} == TRANSFORMERS_OWN
+    patch_model(make_model("llama"), "yarn", factor=4).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="hf_posenc"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from hf_posenc import describe, from_pretrained, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, PosEncError
+from hf_posenc.patching.scheme_config import SchemeConfig
 
-from .conftest import FACTOR, TRAINED
+from ..small_models import TRAINED, edit, edit_weights
+from .conftest import FACTOR
 
 
 @pytest.fixture
@@ -27,14 +29,6 @@ def saved(make_model, tmp_path) -> Callable[..., Path]:
         return tmp_path
 
     return save
-
-
-def edit_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> Path:
-    """The folder with its weights changed."""
-    weights = load_file(folder / "model.safetensors")
-    change(weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -99,3 +93,30 @@ def test_layers_are_counted_where_the_model_is(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMismatch, match="of 2 layers"):
         from_pretrained(tmp_path)
     assert len(from_pretrained(tmp_path, config=config).model.layers) == 1, "what the error says to do"
+
+
+GOOD: dict[str, Any] = {
+    "format": 1,
+    "scheme": [{"name": "yarn", "options": {"beta_fast": 16.0}}, {"name": "logn", "options": {}}],
+    "layers": {"1": [{"name": "pi", "options": {}}]},
+    "trained_length": 16,
+    "target_length": 64,
+    "host_length": 16,
+}
+
+
+def test_a_valid_scheme_config_is_read_and_written_unchanged() -> None:
+    assert SchemeConfig.read(GOOD, "here").to_json() == GOOD
+
+
+def test_scheme_configs_that_do_not_fit_the_model(make_model, tmp_path) -> None:
+    """Well-formed, but for another model: a scheme that needs a rotation, a layer that is not there."""
+    patch_model(make_model("bert"), "alibi", factor=4).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for change in (
+        {"scheme": [{"name": "rerope", "options": {}}]},
+        {"layers": {"7": [{"name": "alibi", "options": {}}]}},
+    ):
+        edit(tmp_path, position_scheme={**config["position_scheme"], **change})
+        with pytest.raises(CheckpointMismatch, match="does not fit its BertForMaskedLM"):
+            from_pretrained(tmp_path)

@@ -8,11 +8,16 @@ from contextlib import nullcontext
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.utils import logging
 
 from hf_posenc import describe, export_native, patch_model, scheme_of
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import AlreadyScaled, NotExpressible, NotPatched, OnlyWithinTrainedLength
+from hf_posenc.schemes.rotary.yarn import Yarn
+
+from ..small_models import edit
 
 EXPRESSIBLE = [
     ("rope", {"base": 500.0}), ("abf", {}), ("pi", {}), ("ntk", {}), ("ntk_parts", {}), ("yarn", {}),
@@ -43,6 +48,20 @@ def test_a_type_that_transformers_does_not_have_yet_is_refused(monkeypatch, tmp_
     monkeypatch.delitem(ROPE_INIT_FUNCTIONS, "proportional", raising=False)
     with pytest.raises(NotExpressible, match="does not know the RoPE type 'proportional' yet"):
         export_native(patch_model(tiny_model("llama"), "proportional", factor=4, p=0.5), tmp_path / "plain")
+
+
+@pytest.mark.skipif("proportional" not in ROPE_INIT_FUNCTIONS, reason="this transformers does not have the RoPE type")
+def test_a_proportional_rotation_that_is_not_stretched_loads_without_a_warning(tmp_path, caplog) -> None:
+    from transformers import AutoConfig
+    from transformers.utils import logging
+
+    model = patch_model(tiny_model("llama"), "proportional", p=0.5)
+    assert "factor" not in export_native(model, tmp_path)
+    logging.enable_propagation()
+    caplog.clear()
+    AutoConfig.from_pretrained(tmp_path)
+    logging.disable_propagation()
+    assert "Unrecognized" not in caplog.text
 
 
 @pytest.mark.slow
@@ -86,8 +105,6 @@ def test_what_transformers_cannot_say_is_refused(scheme: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("recipe", ["pose", "shape", "cape"])
 def test_a_recipe_that_acts_in_training_alone_is_left_out(recipe: str, tmp_path) -> None:
-    from transformers import AutoModelForCausalLM
-
     model = patch_model(tiny_model("llama"), f"yarn+{recipe}", factor=4)
     assert export_native(model, tmp_path / "plain")["rope_type"] == "yarn"
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval()
@@ -124,8 +141,6 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_exported_parameters_are_compared_with_the_scheme(wrong: str, tmp_path, monkeypatch) -> None:
     """A scheme whose `native` says something else than it does, as a release of transformers may read it."""
-    from hf_posenc.schemes.rotary.yarn import Yarn
-
     honest = Yarn.native
     export_native(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "honest")
     monkeypatch.setattr(Yarn, "native", lambda self: honest(self) | WRONG[wrong])
@@ -136,8 +151,6 @@ def test_exported_parameters_are_compared_with_the_scheme(wrong: str, tmp_path, 
 
 def test_learned_frequencies_are_stated_as_a_list(tmp_path) -> None:
     """By plain transformers, which has no such parameter; beyond the trained length as within it."""
-    from transformers import LlamaForCausalLM
-
     model = patch_model(tiny_model("llama"), "rope", factor=4, learn_freq=True)
     untrained = model(TEXTS["target"]).logits.detach()
     torch.nn.init.normal_(scheme_of(model).correction, std=0.1, generator=torch.Generator().manual_seed(0))
@@ -154,9 +167,6 @@ KEYS = ("position_trained_length", "position_trained_theta")
 @pytest.mark.filterwarnings("ignore::hf_posenc.errors.OnlyWithinTrainedLength")
 def test_a_factor_counts_from_what_the_weights_of_an_export_saw(scheme: str, tmp_path, caplog) -> None:
     """The next scheme computes what it does on the model before the first; transformers says nothing of the entries."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
     export_native(patch_model(tiny_model("llama"), scheme, factor=4), tmp_path)
     logging.enable_propagation()
     caplog.clear()
@@ -182,14 +192,11 @@ def test_a_factor_counts_from_what_the_weights_of_an_export_saw(scheme: str, tmp
 
 def test_without_the_entry_the_target_would_be_taken_for_the_trained_length(tmp_path) -> None:
     """Control; and what is stretched once more still says what the weights saw."""
-    from transformers import AutoModelForCausalLM
-
     export_native(patch_model(tiny_model("llama"), "ntk", factor=4), tmp_path / "once")
     twice = patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "host+ntk", factor=2)
     assert describe(twice).target_length == 8 * TRAINED_LENGTH
     export_native(twice, tmp_path / "twice")
     assert json.loads((tmp_path / "twice" / "config.json").read_text())[KEYS[0]] == TRAINED_LENGTH
-    config = json.loads((tmp_path / "once" / "config.json").read_text())
-    (tmp_path / "once" / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in KEYS}))
-    bare = patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "yarn", factor=2)
+    bare = AutoModelForCausalLM.from_pretrained(edit(tmp_path / "once", without=KEYS))
+    patch_model(bare, "yarn", factor=2)
     assert describe(bare).trained_length == 4 * TRAINED_LENGTH

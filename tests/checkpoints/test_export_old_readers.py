@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from hf_posenc.checkpoints.old_rope_keys import old_form
 from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength
 
 from ..families.tiny import tiny
+from ..processes import finish, start
+from ..small_models import edit
 
 OLD_PYTHON = "HF_POSENC_OLD_PYTHON"
 """Path of a Python with a transformers before 5, such as 4.57.1, and torch; this package is not needed there."""
@@ -98,11 +99,8 @@ def test_an_older_transformers_computes_the_same(tmp_path: Path) -> None:
     }
     without = tmp_path / "llama-without"  # control: today's form alone, as it was written before
     wanted[without.name] = export("llama", "yarn", {}, without)
-    config = json.loads((without / "config.json").read_text())
-    plain = {name: value for name, value in config.items() if name not in ("rope_theta", "rope_scaling")}
-    (without / "config.json").write_text(json.dumps(plain))
-    done = subprocess.run([python, "-c", READ], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    edit(without, without=("rope_theta", "rope_scaling"))
+    finish(start(["-c", READ], python=python, cwd=tmp_path))
     apart = {
         name: (load_file(tmp_path / name / "old.st")["logits"] - logits).abs().max().item()
         for name, logits in wanted.items()
@@ -163,19 +161,12 @@ def test_what_older_readers_would_leave_out_is_said(
     assert ("rope_theta" in stored) != warns
 
 
-def test_an_attention_factor_that_a_model_does_not_apply_is_not_exported(tmp_path: Path) -> None:
-    """Llama 4 computes the frequencies of RoPE types, and leaves their attention factor out."""
-    own = {"num_hidden_layers": 2, "attention_chunk_size": 16, "no_rope_layers": [1, 0]}
-    for scheme in ("yarn", "longrope"):
-        model = patch_model(tiny("llama4_text", max_position_embeddings=TRAINED, **own), scheme, factor=FACTOR)
-        with pytest.raises(NotExpressible, match="computes another rotation"):
-            export_native(model, tmp_path / "plain")
-
-
-def test_a_family_that_takes_one_type_only_refuses_in_words(tmp_path: Path) -> None:
-    """Phi-3 knows ``longrope`` and reads any other type as that, or raises."""
-    for scheme in ("pi", "yarn"):
-        model = patch_model(tiny("phi3", max_position_embeddings=TRAINED), scheme, factor=FACTOR)
-        with pytest.raises(NotExpressible, match="save_pretrained"):
+@pytest.mark.parametrize("family", ["llama4_text", "phi3"])
+def test_what_a_family_reads_otherwise_is_not_exported(family: str, tmp_path: Path) -> None:
+    """Llama 4 leaves the attention factor of RoPE types out; Phi-3 reads any type as ``longrope``, or raises."""
+    own = {"num_hidden_layers": 2, "attention_chunk_size": 16, "no_rope_layers": [1, 0]} if family != "phi3" else {}
+    for scheme in ("yarn", "pi" if family == "phi3" else "longrope"):
+        model = patch_model(tiny(family, max_position_embeddings=TRAINED, **own), scheme, factor=FACTOR)
+        with pytest.raises(NotExpressible):
             export_native(model, tmp_path / "plain")
         assert not (tmp_path / "plain").exists()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc import describe, export_native, from_pretrained, get_peft_model, load_starter, patch_model
@@ -18,6 +19,8 @@ from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMisma
 from hf_posenc.insight.bench import bench
 from hf_posenc.insight.probe import probe
 from hf_posenc.starters.loading import starter_path
+
+from ..small_models import edit
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 STARTER = str(starter_path("llama"))
@@ -32,10 +35,7 @@ def adapter(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / name
         config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
         get_peft_model(patch_model(model, "yarn", factor=4), config).save_pretrained(folder)
-        if base is not None:
-            file = folder / "adapter_config.json"
-            file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": base}))
-        return folder
+        return folder if base is None else edit(folder, "adapter_config.json", base_model_name_or_path=base)
 
     return save
 
@@ -114,8 +114,6 @@ def test_a_run_without_a_result_is_its_last_complete_checkpoint(adapter: Callabl
 
 def test_a_name_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without a network: huggingface_hub alone retries every file, 48 s in all."""
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
     started = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from packaging.version import Version
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MptConfig, MptForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from hf_posenc import describe, export_auto, patch_model
 from hf_posenc.checkpoints import gpt2_classes, other_class
@@ -160,10 +160,3 @@ def test_other_logits_leave_nothing_behind(tmp_path: Path, monkeypatch: Any) -> 
     with pytest.raises(NotExpressible, match="other logits"):
         export_auto(patched("window", {"size": 16}), tmp_path / "plain")
     assert not list(tmp_path.iterdir())
-
-
-def test_an_mpt_has_nowhere_to_put_the_biases_of_a_gpt2() -> None:
-    """Which is why ALiBi goes to BLOOM alone: a block of GPT-2 has six."""
-    config = MptConfig(d_model=32, n_heads=4, n_layers=1, vocab_size=96, no_bias=False)
-    assert not [name for name in MptForCausalLM(config).state_dict() if name.endswith("bias")]
-    assert len([name for name in tiny_model("gpt2").state_dict() if "h.0." in name and name.endswith("bias")]) == 6

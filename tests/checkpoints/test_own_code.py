@@ -16,7 +16,7 @@ from peft import LoraConfig, get_peft_model
 from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.schemes import registry
 
-from .conftest import edit, llama
+from ..small_models import edit, llama
 
 NAME, WARNING = "own_bias", "code of own_bias, or a default of an option, is not what this checkpoint was saved with"
 SOURCE = '''

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 
 import pytest
 import torch
 import transformers
 from packaging.version import Version
-from transformers import (
-    Trainer,
-    TrainingArguments,
-)
+from transformers import Trainer, TrainingArguments
 from transformers.integrations.peft import MIN_PEFT_VERSION
 
 from hf_posenc import describe, from_pretrained, patch_model
 from hf_posenc.errors import NotExpressible, PeftAdapterMismatch
-from hf_posenc.patching.peft_sidecar import position_parameters
+from hf_posenc.patching.peft_sidecar import SIDECAR, position_parameters
 
-from .conftest import auto_classes
+from ..processes import end, finish, start
+from ..small_models import auto_classes
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
@@ -186,3 +185,43 @@ def test_a_conversion_to_lora_is_refused(make_patched, tmp_path):
     with pytest.raises(NotExpressible):
         model.save_pretrained(tmp_path / "converted", path_initial_model_for_weight_conversion=str(tmp_path / "first"))
     assert not (tmp_path / "converted").exists()
+
+
+@pytest.mark.parametrize("schemes", [("alibi", None, "yarn"), (None, "yarn")])
+def test_each_model_saves_its_own_scheme(schemes, make_model, logits_of, tmp_path) -> None:
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    make_model("llama").save_pretrained(tmp_path / "base")
+    models = {}
+    for scheme in schemes:
+        model = make_model("llama")
+        models[scheme] = peft.get_peft_model(model if scheme is None else patch_model(model, scheme, factor=2), config)
+    for scheme, model in models.items():
+        model.save_pretrained(tmp_path / str(scheme))
+        again = from_pretrained(tmp_path / "base", peft_adapter=tmp_path / str(scheme))
+        assert scheme is None or describe(again).scheme == scheme
+        assert (logits_of(again) - logits_of(model)).abs().max() < 1e-6  # the same float32 operations
+    assert not (tmp_path / "None" / SIDECAR).exists()
+    assert json.loads((tmp_path / "None" / "adapter_config.json").read_text())["peft_type"] == "LORA"
+    assert type(config) is peft.LoraConfig, "the caller's own object is left alone"
+
+
+pytest.importorskip("peft", reason="hooks in PEFT need the extra `train`")
+
+HOOKED = "import peft; assert hasattr(peft.PeftModel.save_pretrained, 'posenc_hooked')"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import hf_posenc, transformers.trainer_utils",  # which imports PEFT at its top
+        "from hf_posenc.training import finetune",
+    ],
+)
+def test_any_order_of_imports(first):
+    assert finish(start(["-c", f"{first}\n{HOOKED}\nprint('hooked')"])).endswith("hooked\n")
+
+
+@pytest.mark.slow
+def test_control_without_this_package_nothing_is_hooked():
+    assert "AssertionError" in end(start(["-c", HOOKED]))[2]

@@ -1,13 +1,15 @@
-"""What else PEFT offers: linear layers of a scheme, prompts and prefixes, several adapters at once."""
+"""What else PEFT offers: linear layers of a scheme, prompts and prefixes, several adapters, and copies in float32."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import get_peft_model as with_scheme
-from hf_posenc import load_peft_adapter, patch_model
+from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model
+from hf_posenc.checkpoints.peft import save_peft_adapter
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
 from hf_posenc.errors import PeftAdapterMismatch, TrainingImpossible
@@ -40,14 +42,14 @@ def test_rows_of_a_table_that_is_not_read_by_rows(scheme, make_model, logits_of)
     """LoRA would bring back positions that the scheme has taken out, and merging would drop them."""
     model = patch_model(make_model("gpt2"), scheme, factor=FACTOR)
     want, names = logits_of(model, SHORT), [name for name, _ in model.named_modules()]
-    for wrap in (peft.get_peft_model, with_scheme):
+    for wrap in (peft.get_peft_model, get_peft_model):
         with pytest.raises(TrainingImpossible, match=r"position table .*wpe, and scheme"):
             wrap(model, peft.LoraConfig(**WPE))
         assert [name for name, _ in model.named_modules()] == names
         assert torch.equal(logits_of(model, SHORT), want)
 
 
-def adapted(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:
+def virtual(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:
     """A contract model before which strong virtual tokens stand."""
     model = contract_model(kind)
     if scheme is not None:
@@ -85,14 +87,14 @@ ROUNDING = 1e-4  # of logits of about 1
 @pytest.mark.parametrize("scheme", ["yarn", "t5", "dynamic_ntk", "dca", "sinusoidal", "ms_poe"])
 @pytest.mark.parametrize("method", ["prompt", "prefix"])
 def test_left_padding_behind_virtual_tokens_changes_nothing(method, scheme) -> None:
-    logits, scores = padded_and_alone(adapted(scheme, method), VIRTUAL if method == "prompt" else 0)
+    logits, scores = padded_and_alone(virtual(scheme, method), VIRTUAL if method == "prompt" else 0)
     assert logits <= ROUNDING
     assert scores <= ROUNDING
 
 
 def test_control_stock_llama_deviates() -> None:
     """Control: positions counted through the padding, which is between the virtual tokens and the text."""
-    logits, _ = padded_and_alone(adapted(None, "prefix"), 0)
+    logits, _ = padded_and_alone(virtual(None, "prefix"), 0)
     assert logits > 0.1
 
 
@@ -103,7 +105,7 @@ def lora(**more) -> peft.LoraConfig:
 def test_several_adapters_on_one_base(make_model, logits_of, perturb, tmp_path) -> None:
     wanted = {}
     for name in ("one", "two"):
-        model = with_scheme(patch_model(make_model("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"]))
+        model = get_peft_model(patch_model(make_model("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"]))
         perturb(model)
         if name == "two":
             model.base_model.model.model.posenc.modules_to_save["default"].table.weight.data.mul_(2)
@@ -126,7 +128,7 @@ def test_several_adapters_on_one_base(make_model, logits_of, perturb, tmp_path) 
 @pytest.mark.parametrize("method", ["prefix", "prompt"])
 def test_prompts_are_put_before_a_generated_text_once(method: str, scheme: str) -> None:
     """The tokens of forward passes over the whole text."""
-    model = adapted(scheme, method)
+    model = virtual(scheme, method)
     ids = torch.arange(3, 15)[None]
     made = model.generate(input_ids=ids, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
     with torch.no_grad():
@@ -135,3 +137,112 @@ def test_prompts_are_put_before_a_generated_text_once(method: str, scheme: str) 
             scores[:, model.generation_config.eos_token_id] = -torch.inf
             ids = torch.cat([ids, scores.argmax(-1, keepdim=True)], dim=1)
     assert made.tolist() == ids.tolist()
+
+
+RATE, STEPS = 2e-4, 20
+LEARNED = ["t5", "fox", "transformer_xl"]
+TARGETS = {
+    "llama": {"target_modules": ["q_proj", "v_proj"], "modules_to_save": ["embed_tokens", "norm", "input_layernorm"]},
+    "gpt2": {"target_modules": ["c_attn"], "modules_to_save": ["wte", "ln_1", "ln_f"], "fan_in_fan_out": True},
+    "bert": {"target_modules": ["query", "value"], "modules_to_save": ["word_embeddings", "LayerNorm"]},
+}
+
+
+@pytest.fixture
+def adapted(make_model):
+    """A model in bfloat16 whose norms, embeddings and learned positions train beside LoRA."""
+
+    def make(kind="llama", scheme="t5", dtype=torch.bfloat16):
+        model = make_model(kind).to(dtype)
+        return get_peft_model(patch_model(model, scheme, factor=FACTOR), peft.LoraConfig(r=2, **TARGETS[kind]))
+
+    return make
+
+
+def texts(length: int = 40) -> torch.Tensor:
+    return torch.randint(5, 64, (2, length), generator=torch.Generator().manual_seed(4))
+
+
+def train(model: nn.Module, *, autocast: bool, steps: int = STEPS) -> None:
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0)
+    for _ in range(steps):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = model(input_ids=texts(), labels=texts()).loss
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+
+def share_moved(model: nn.Module, *, autocast: bool = False) -> dict[str, float]:
+    """The share of the numbers that training moves, of each kind that trains."""
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
+    train(model, autocast=autocast)
+    moved: dict[str, list[torch.Tensor]] = {}
+    for name, weight in model.named_parameters():
+        if name in before:
+            kind = "positions" if "posenc" in name else "norm" if weight.ndim == 1 else "matrix"
+            moved.setdefault(kind, []).append((weight != before[name]).flatten())
+    return {kind: torch.cat(masks).float().mean().item() for kind, masks in moved.items()}
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_norms_and_positions_move_in_bfloat16(adapted, autocast) -> None:
+    moved = share_moved(adapted(), autocast=autocast)
+    assert moved["norm"] == 1
+    assert moved["positions"] > 0.5  # buckets of distances that the text does not have stay
+    assert moved["matrix"] > 0.5  # so do embeddings of other tokens
+
+
+def test_control_copies_in_bfloat16_do_not_move(make_model) -> None:
+    model = peft.get_peft_model(make_model("llama").bfloat16(), peft.LoraConfig(r=2, **TARGETS["llama"]))
+    assert share_moved(model)["norm"] < 0.2
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("kind", TARGETS)
+def test_the_rest_of_the_model_computes_in_its_own_dtype(adapted, kind, autocast) -> None:
+    """The output of every layer has the dtype of the layers of a model without copies."""
+    model = adapted(kind, "yarn" if kind != "bert" else "t5")
+    assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
+    dtypes: dict[str, torch.dtype] = {}
+    for name, module in model.named_modules():
+        if "lora_" not in name and ("modules_to_save" in name or name.endswith(("attn", "mlp", "attention.self"))):
+            module.register_forward_hook(
+                lambda *call, name=name: dtypes.__setitem__(
+                    name, call[-1].dtype if isinstance(call[-1], torch.Tensor) else call[-1][0].dtype
+                )
+            )
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        assert model(input_ids=texts()).logits.dtype == torch.bfloat16
+    assert dtypes
+    assert set(dtypes.values()) == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("scheme", LEARNED)
+@pytest.mark.parametrize("loader", ["package", "peft"])
+def test_a_saved_adapter_has_the_logits_of_the_trained_model(
+    scheme, loader, adapted, make_model, logits_of, tmp_path
+) -> None:
+    model = adapted(scheme=scheme)
+    train(model, autocast=False, steps=3)
+    save_peft_adapter(model, tmp_path)
+    base = patch_model(make_model("llama").bfloat16(), scheme, factor=FACTOR)
+    again = load_peft_adapter(base, tmp_path) if loader == "package" else peft.PeftModel.from_pretrained(base, tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert torch.equal(logits_of(again), logits_of(model))
+
+
+def test_merging_and_unloading_give_the_dtype_back(adapted, logits_of, tmp_path) -> None:
+    model = adapted()
+    train(model, autocast=False)
+    before = logits_of(model).float()
+    merged = copy.deepcopy(model).merge_and_unload()
+    assert {weight.dtype for weight in merged.parameters()} == {torch.bfloat16}
+    assert not any(module._forward_hooks for module in merged.modules())
+    assert torch.equal(logits_of(merged), logits_of(model.merge_and_unload()))
+    assert (logits_of(merged).float() - before).abs().mean() < 0.1  # of logits up to 8; merging rounds W + BA
+    merged.save_pretrained(tmp_path)
+    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(merged))
+    plain = adapted().unload()
+    assert {weight.dtype for weight in plain.parameters()} == {torch.bfloat16}

@@ -38,14 +38,6 @@ class PackedLinear(nn.Module):
         return nn.functional.linear(x, weight.to(x.dtype) * self.scale)
 
 
-def pack(model: nn.Module) -> nn.Module:
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear) and "lm_head" not in name:
-                setattr(parent, name, PackedLinear(child))
-    return model
-
-
 class Unpacked(nn.Linear):
     """The same numbers in an ordinary layer."""
 
@@ -54,11 +46,12 @@ class Unpacked(nn.Linear):
         self.weight.data = packed.weight.view(torch.int8).reshape(self.weight.shape) * packed.scale
 
 
-def unpack(model: nn.Module) -> nn.Module:
+def pack(model: nn.Module, kind: type = nn.Linear, make: Any = PackedLinear) -> nn.Module:
+    """The model with its projections packed; or, from packed ones, as they were."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, PackedLinear):
-                setattr(parent, name, Unpacked(child))
+            if isinstance(child, kind) and "lm_head" not in name:
+                setattr(parent, name, make(child))
     return model
 
 
@@ -104,7 +97,7 @@ def test_quantised_projections_are_called_and_their_weights_not_used() -> None:
         case = longest_case("llama", scheme)
         packed = pack(case.fresh())
         before = {name: weight.clone() for name, weight in packed.named_parameters() if weight.dtype == torch.uint8}
-        twin = unpack(copy.deepcopy(packed))
+        twin = pack(copy.deepcopy(packed), PackedLinear, Unpacked)
         for model in (packed, twin):
             torch.manual_seed(0)  # some schemes draw their parameters
             case.apply(model)

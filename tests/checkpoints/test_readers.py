@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from packaging.version import Version
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc import export_native, patch_model, read_elsewhere
+from hf_posenc import export_native, from_pretrained, patch_model, read_elsewhere
 from hf_posenc.checkpoints.readers import llama_cpp, mlx_lm, sglang, vllm
 from hf_posenc.checkpoints.readers.stated import Stated, Unread
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
@@ -136,8 +136,6 @@ def test_lists_that_llama_cpp_has_for_phi_3_alone() -> None:
 
 def test_an_exported_checkpoint_can_be_patched_again(tmp_path: Path) -> None:
     """What other engines read does not change what this package reads."""
-    from hf_posenc import from_pretrained
-
     exported(tmp_path, "yarn", {"attention_factor": 1.3})
     again = patch_model(from_pretrained(tmp_path), "host", factor=1)
     assert torch.allclose(again(TEXT).logits, patched("yarn", {"attention_factor": 1.3})(TEXT).logits, atol=1e-5)
@@ -196,8 +194,6 @@ BY_TYPE: list[tuple[str, bool, Names, Names, Names]] = [
 
 
 def of_two_types(family: str, window: bool, scheme: str = "pi") -> Any:
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
     of_full = PLAIN if family == "olmo3" else PLAIN | {"rope_theta": 1e6}  # OLMo 3 has one base
     kinds = {"full_attention": of_full, "sliding_attention": PLAIN}
     config = AutoConfig.for_model(

@@ -1,19 +1,21 @@
-"""A patched model is saved and loaded: same scheme, same numbers, whatever the head, the shards and the dtype."""
+"""A patched model is saved and loaded: same scheme, same numbers, whatever the head, shards, dtype or changes."""
 
 from __future__ import annotations
 
-import json
+import copy
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, GPT2ForSequenceClassification, LlamaModel, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import CheckpointMismatch
 
 from ..families.tiny import tiny
+from ..small_models import edit_weights
 
 FACTOR, TRAINED = 4, 16
 PAIRS = [("llama", "rerope"), ("gpt2", "t5"), ("bert", "alibi")]
@@ -47,16 +49,6 @@ def test_unpatching_a_loaded_model_gives_the_base_model(kind, make_model, logits
     assert all(p.requires_grad for p in loaded.parameters())
 
 
-def test_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_model, tmp_path) -> None:
-    patch_model(make_model("llama"), "t5", factor=FACTOR, num_buckets=16).save_pretrained(tmp_path)
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert "model.posenc.table.weight" in file.keys()  # noqa: SIM118 (a safetensors file is no dict)
-    block = json.loads((tmp_path / "config.json").read_text())["position_scheme"]
-    assert block["scheme"] == [{"name": "t5", "options": {"num_buckets": 16}}]
-    lengths = block["trained_length"], block["target_length"], block["host_length"]
-    assert lengths == (TRAINED, FACTOR * TRAINED, TRAINED)
-
-
 @pytest.mark.parametrize(
     ("kind", "scheme", "model_class"),
     [
@@ -79,21 +71,9 @@ def test_other_heads(kind, scheme, model_class, make_model, logits_of, perturb, 
 def test_missing_parameters_are_initialised_by_the_scheme(make_model, tmp_path) -> None:
     """Transformers would draw an embedding of width 32 from N(0, 0.3); T5's rule is N(0, 1 / 32)."""
     patch_model(make_model("llama"), "t5", factor=FACTOR, num_buckets=512, max_distance=1024).save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights.pop("model.posenc.table.weight")
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    edit_weights(tmp_path, lambda weights: weights.pop("model.posenc.table.weight"))
     loaded = from_pretrained(tmp_path)
     assert loaded.model.posenc.table.weight.std().item() == pytest.approx(32**-0.5, rel=0.1)
-
-
-CONTRADICTIONS = [{"scheme": "yarn", "beta_fast": 8.0}, {"scheme": "yarn", "layers": {0: "pi"}}, {"trained_length": 32}]
-
-
-@pytest.mark.parametrize("asked", CONTRADICTIONS, ids=str)
-def test_a_contradicting_request_is_refused(asked, make_model, tmp_path) -> None:
-    patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
-    with pytest.raises(CheckpointMismatch, match=r"carries scheme 'yarn\(beta_fast=16.0\)' .* was asked for.*\. Leave"):
-        from_pretrained(tmp_path, **asked)
 
 
 def gemma3() -> PreTrainedModel:
@@ -114,3 +94,66 @@ def test_all_layers_as_patch_model_takes_them(tmp_path) -> None:
         from_pretrained(tmp_path / "far alone", **asked)
     with pytest.raises(CheckpointMismatch, match="target_length 64 was asked for"):
         from_pretrained(tmp_path / "all", target_length=64)
+
+
+SCALED: list[dict[str, object]] = [
+    {"rope_type": "linear"},
+    {"rope_type": "yarn"},
+    {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+]
+
+
+@pytest.mark.parametrize("scaling", SCALED, ids=lambda scaling: scaling["rope_type"])
+@pytest.mark.parametrize("scheme", ["alibi", "host+self_extend"])
+def test_a_model_that_is_scaled_already(scheme: str, scaling, logits_of, tmp_path) -> None:
+    """Its frequencies are computed by transformers, while the model is built on the meta device."""
+    if scaling["rope_type"] not in ROPE_INIT_FUNCTIONS:
+        pytest.skip("this transformers does not have the RoPE type")
+    counted = {"original_max_position_embeddings": TRAINED} if scaling["rope_type"] in ("yarn", "llama3") else {}
+    parameters = {"rope_theta": 1e4, "factor": 2.0, **scaling, **counted}
+    model = patch_model(tiny("llama", max_position_embeddings=2 * TRAINED, rope_parameters=parameters), scheme)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
+
+
+TEXT = torch.randint(3, 90, (1, TRAINED_LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_a_resized_vocabulary_is_saved_and_loaded_after_the_patch(name: str, tmp_path: Path) -> None:
+    model = tiny_model(name)
+    rows = model.config.vocab_size
+    patch_model(model, "alibi", factor=4)
+    model.resize_token_embeddings(rows + 7)
+    unpatch_model(model)
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        logits = model(TEXT).logits
+        loaded = type(model).from_pretrained(tmp_path).eval()
+        assert torch.equal(loaded(TEXT).logits, logits)
+        assert torch.allclose(logits[..., :rows], tiny_model(name)(TEXT).logits, atol=1e-6)
+    assert loaded.config.vocab_size == rows + 7
+
+
+def test_a_model_that_shares_the_configuration_sees_no_change() -> None:
+    model = tiny_model("llama")
+    shared = model.config
+    before = copy.deepcopy(shared.to_dict())
+    patch_model(model, "yarn", factor=4)
+    model.config.use_cache = not model.config.use_cache
+    unpatch_model(model)
+    assert model.config.use_cache != shared.use_cache
+    assert model.model.config is model.config
+    assert shared.to_dict() == before
+    assert model.config.max_position_embeddings == TRAINED_LENGTH
+
+
+def test_without_a_change_and_after_one_of_positions_it_is_the_old_object() -> None:
+    for name, value in (("rms_norm_eps", None), ("num_attention_heads", 2), ("max_position_embeddings", 7)):
+        model = tiny_model("llama")
+        before = model.config
+        patch_model(model, "yarn", factor=4)
+        setattr(model.config, name, value or getattr(model.config, name))
+        unpatch_model(model)
+        assert model.config is before

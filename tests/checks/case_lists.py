@@ -9,18 +9,18 @@ from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import plan
 
 HOOKS = (
+    *("embed", "read_table", "reposition", "rotation", "row_rotation", "retune", "regions", "prepare"),
     *(
-        "embed",
-        "read_table",
-        "reposition",
-        "rotation",
-        "row_rotation",
-        "retune",
-        "regions",
-        "prepare",
         "extra_key_channels",
+        "bias",
+        "values",
+        "query_scale",
+        "row_scale",
+        "logit_scale",
+        "sink",
+        "visible",
+        "kept_keys",
     ),
-    *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible", "kept_keys"),
 )
 
 CASES = checks.cases()
@@ -31,6 +31,8 @@ COMPOSED = [
     Case("llama", "rope+alibi", factor=4),
     Case("llama", "dynamic_ntk+logn", factor=4),
     Case("llama", "dynamic_yarn+ssmax", factor=4),
+    Case("llama", "dynamic_yarn+t5", factor=4),  # a factor of each query's logits beside a bias, by length
+    Case("llama", "dynamic_ntk+ssmax+t5", factor=4),
     Case("llama", "host+yarn", factor=4),
     Case("llama", "alibi+window", factor=4),
     Case("llama", "rope", factor=4, layers={"1": "none"}),

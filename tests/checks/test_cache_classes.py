@@ -1,6 +1,7 @@
-"""Every cache class of the installed transformers is listed as supported or as refused.
+"""Every cache class of the installed transformers is listed as supported or as refused; texts in cached chunks.
 
 The classes come from `transformers.cache_utils`, so a new one fails here until it is added to a list.
+
 """
 
 from __future__ import annotations
@@ -16,15 +17,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, cache_utils
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 
-from hf_posenc.checks import Case
-from hf_posenc.checks.forward import (
-    forward,
-    forward_in_chunks,
-    max_deviation,
-    random_tokens,
-)
+from hf_posenc.checks import CHECKS, Case
+from hf_posenc.checks.forward import forward, forward_in_chunks, max_deviation, random_tokens
 from hf_posenc.checks.tiny_models import LAYERS, TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, UnknownKeys
+
+from .case_lists import CACHEABLE_ONE_PER_HOOKS, QUICK
 
 LENGTH = TRAINED_LENGTH + 9
 SIZES = [TRAINED_LENGTH // 2, 1, 1, 7, 1, 1, TRAINED_LENGTH // 2 - 2]
@@ -197,3 +195,30 @@ def test_batch_size_and_capacity() -> None:
     with pytest.raises(InvalidInput, match="room for 10 tokens, and holds 8 before 3 new ones"):
         forward(model, tokens[:, 8:11], past_key_values=small)
     assert forward(model, tokens[:, 8:10], past_key_values=small).isfinite().all()
+
+
+CUTS = {
+    "one token": 1,
+    "just inside": TRAINED_LENGTH - 1,
+    "just past": TRAINED_LENGTH + 1,
+    "twice": 2 * TRAINED_LENGTH,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
+def test_decoding_after_a_prefill(case: Case, cut: int) -> None:
+    """Token by token after the first chunk."""
+    deviation = CHECKS["cache"](case, cut=cut, step=1)
+    assert deviation <= case.tolerance("cache"), deviation
+
+
+@pytest.mark.parametrize("case", [case for case in CACHEABLE_ONE_PER_HOOKS if case in QUICK], ids=str)
+def test_a_static_cache(case: Case) -> None:
+    for deviation in (
+        CHECKS["cache"](case, cache=StaticCache, cut=7, step=7),
+        CHECKS["padded_decoding"](case, cache=StaticCache),
+        CHECKS["cache_reorder"](case, cache=StaticCache),
+    ):
+        assert deviation <= case.tolerance(deviation.check), deviation

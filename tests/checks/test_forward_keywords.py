@@ -19,8 +19,6 @@ PAIRS = [
     *[("llama", "yarn"), ("gpt2", "none")],  # and by the model's own attention function
 ]
 BORDERS = torch.tensor([0, 5, 12], dtype=torch.int32)
-POSITIONS = torch.cat((torch.arange(5), torch.arange(7)))[None]
-PACKED = {"cu_seq_lens_q": BORDERS, "cu_seq_lens_k": BORDERS, "max_length_q": 7, "max_length_k": 7}
 
 
 def patched(family: str, scheme: str) -> PreTrainedModel:
@@ -43,7 +41,8 @@ def test_harmless_keywords_change_nothing(family: str, scheme: str) -> None:
 
 @pytest.mark.parametrize(("family", "scheme"), PAIRS)
 @pytest.mark.parametrize(
-    ("name", "value"), [("is_causal", False), ("softcap", 3.0), ("sliding_window", 4), ("something_new", 1)]
+    ("name", "value"),
+    [("is_causal", False), *((name, 4.0) for name in ("softcap", "sliding_window", "s_aux", "position_bias", "new"))],
 )
 def test_unknown_keywords_are_refused(family: str, scheme: str, name: str, value: object) -> None:
     model = patched(family, scheme)
@@ -60,23 +59,6 @@ def test_every_keyword_of_transformers_is_covered() -> None:
     for name in set(TransformersKwargs.__annotations__) - known:
         with pytest.raises((UnknownKeyword, MaskMismatch)):
             forward(model, tokens, **{name: {"cu": BORDERS, "se": torch.arange(12)[None]}.get(name[:2], False)})
-
-
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize(("family", "scheme"), PAIRS)
-def test_packed_documents_are_separated_or_refused(family: str, scheme: str, backend: str) -> None:
-    model = patched(family, scheme)
-    model.set_attn_implementation(backend)
-    tokens = random_tokens(model, 12)
-    separate = torch.cat((forward(model, tokens[:, :5]), forward(model, tokens[:, 5:])), dim=1)
-    packed = forward(model, tokens)
-    assert float((packed - separate).abs().max()) > 0.1  # control: attention across documents has an effect
-    with pytest.raises(MaskMismatch, match="packs 2 texts"):
-        forward(model, tokens, **PACKED)
-    ones = torch.ones_like(tokens)
-    with pytest.raises(MaskMismatch, match="packs 2 texts"):  # a mask that does not separate documents
-        forward(model, tokens, position_ids=POSITIONS, attention_mask=ones, **PACKED)
-    assert float((forward(model, tokens, position_ids=POSITIONS, **PACKED) - separate).abs().max()) < 1e-4
 
 
 def test_an_attention_function_of_ones_own_gets_all_keywords() -> None:

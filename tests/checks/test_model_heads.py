@@ -19,12 +19,7 @@ from transformers.models.bert.modeling_bert import BertCrossAttention, BertSelfA
 
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, snapshot
-from hf_posenc.checks.tiny_models import (
-    TINY_MODELS,
-    TRAINED_LENGTH,
-    sharpen_attention,
-    tiny_model,
-)
+from hf_posenc.checks.tiny_models import TINY_MODELS, TRAINED_LENGTH, sharpen_attention, tiny_model
 from hf_posenc.patches.general.attention import InterceptedAttention
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patching.patch import patch_model, unpatch_model

@@ -7,12 +7,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from hf_posenc.checks import Case
-from hf_posenc.checks.forward import (
-    forward,
-    max_deviation,
-    new_cache,
-    random_tokens,
-)
+from hf_posenc.checks.forward import forward, max_deviation, new_cache, random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.errors import InvalidInput
 

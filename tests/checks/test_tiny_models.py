@@ -9,13 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.checks.forward import forward, random_tokens
-from hf_posenc.checks.tiny_models import (
-    HEADS,
-    TINY_MODELS,
-    TRAINED_LENGTH,
-    WIDTH,
-    tiny_model,
-)
+from hf_posenc.checks.tiny_models import HEADS, TINY_MODELS, TRAINED_LENGTH, WIDTH, tiny_model
 
 
 def projections(name: str, model: nn.Module) -> list[tuple[nn.Module, int, nn.Module, int]]:

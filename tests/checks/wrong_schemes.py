@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -67,13 +68,16 @@ class Sloped(Scheme):
         return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
 
 
-class BiasByStart(Sloped):
-    """A bias of distance whose slope depends on the first position."""
+def sloped(name: str, slope: Callable[[Any, PositionContext], float], **members: Any) -> type[Sloped]:
+    """A scheme with another slope."""
+    return type(name, (Sloped,), {"record": SchemeRecord(name.lower()), "slope": slope, **members})
 
-    record = SchemeRecord("bias_by_start")
 
-    def slope(self, ctx: PositionContext) -> float:
-        return 0.01 * float(ctx.key_positions.min() + 1)
+BiasByStart = sloped("BiasByStart", lambda scheme, ctx: 0.01 * float(ctx.key_positions.min() + 1))
+RemovesPositions = sloped("RemovesPositions", lambda scheme, ctx: 0.0)
+ZeroBias = sloped("ZeroBias", lambda scheme, ctx: 0.0, replaces_host=False)  # added to the model's own: no effect
+SlopeByKeyCount = sloped("SlopeByKeyCount", lambda scheme, ctx: 0.1 if ctx.key_positions.shape[1] < 100 else 0.05)
+SlopeByMode = sloped("SlopeByMode", lambda scheme, ctx: 0.5 if scheme.training else 0.1)
 
 
 class SlopeByLongestText(Sloped):
@@ -85,22 +89,6 @@ class SlopeByLongestText(Sloped):
     def slope(self, ctx: PositionContext) -> float:
         self.most = max(self.most, ctx.key_positions.shape[1])
         return 9 / self.most
-
-
-class RemovesPositions(Sloped):
-    """Replaces the model's positions by a bias of zeros."""
-
-    record = SchemeRecord("removes_positions")
-
-    def slope(self, ctx: PositionContext) -> float:
-        return 0.0
-
-
-class ZeroBias(RemovesPositions):
-    """A bias of zeros added to the model's own positions: a patch without effect."""
-
-    record = SchemeRecord("zero_bias")
-    replaces_host = False
 
 
 class IgnoresOption(Sloped):
@@ -125,15 +113,6 @@ class SlopeInBuffer(Sloped):
         return self.steepness.float()
 
 
-class SlopeByKeyCount(Sloped):
-    """Another slope from 100 keys on."""
-
-    record = SchemeRecord("slope_by_key_count")
-
-    def slope(self, ctx: PositionContext) -> float:
-        return 0.1 if ctx.key_positions.shape[1] < 100 else 0.05
-
-
 class KeepsPositions(Sloped):
     """Keeps the positions of every forward pass."""
 
@@ -152,15 +131,6 @@ class WrongNativeType(RoPE):
 
     def native(self) -> dict[str, Any]:
         return {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
-
-
-class SlopeByMode(Sloped):
-    """A larger slope in training mode."""
-
-    record = SchemeRecord("slope_by_mode")
-
-    def slope(self, ctx: PositionContext) -> float:
-        return 0.5 if self.training else 0.1
 
 
 class ReadsOffloadedParameter(Sloped):

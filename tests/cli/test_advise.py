@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
 from collections.abc import Callable
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import typer
@@ -39,37 +35,8 @@ def test_printed_commands_are_commands(call: Callable, starter: str) -> None:
             known[name].make_context(name, words)
 
 
-def test_one_printed_command_compares_what_is_listed(call: Callable) -> None:
-    pytest.importorskip("lm_eval", reason="an extra")
-    from hf_posenc.schemes.entry import entries_of
-
-    answer = call("advise", "-m", "starter:llama", "--target-length", "1024")
-    words = shlex.split(answer.out.partition("\nTry\n")[2].replace("\\\n", ""))
-    read = entries_of(",".join(value for name, value in pairwise(words) if name == "--schemes"))
-    listed = re.findall(r"^  \d  (\S+) ", answer.out.partition("With training")[0], flags=re.MULTILINE)
-    assert [entry.scheme for entry in read] == [None, *listed]
-    assert len(read) == 5
-
-
-@pytest.mark.slow
-def test_a_model_that_no_adapter_knows(call: Callable, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "ctrl", "n_positions": 4096}))
-    answer = call("advise", "-m", str(tmp_path), "--target-length", "16k")
-    assert answer.code == 3
-    assert "hf-posenc list --models" in answer.out
-
-
-def test_cards_that_are_none_end_with_2(call: Callable) -> None:
-    answer = call("advise", "-m", "starter:llama", "--target-length", "1024", "--gpu", "80GB")
-    assert answer.code == 2
-    assert "8x80" in answer.err
-
-
 def test_cards_have_a_plan_in_text_and_json(call: Callable) -> None:
     pytest.importorskip("peft", reason="an extra")
     words = ("advise", "-m", "starter:llama", "--target-length", "1024", "--gpu", "24")
-    text, plan = call(*words).out, call(*words, "--json").data["plan"]
-    assert max(map(len, text.splitlines())) <= 100
-    assert plan["cards"] == {"count": 1, "memory": 24 * 1024**3}
-    told = " ".join(text.replace("\\\n", " ").split())
-    assert all(command in told for command in plan["commands"])
+    told = " ".join(call(*words).out.replace("\\\n", " ").split())
+    assert all(command in told for command in call(*words, "--json").data["plan"]["commands"])

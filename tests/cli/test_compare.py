@@ -14,6 +14,8 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record
 
+from ..eval.made_up import made_up
+
 WORDS = ("compare", "-m", "starter:llama", "-s", "unpatched,yarn:beta_fast=16,ramp=dim", "-s", "self_extend")
 
 
@@ -24,11 +26,7 @@ def made(*states: str) -> Comparison:
                rows if state == "done" else [], 0.0, {})
         for n, state in enumerate(states)
     ]  # fmt: skip
-    about = {
-        "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256],
-        "schemes": [{"label": r.scheme, "scheme": "x", "options": {}, "needs_training": False} for r in records],
-    }  # fmt: skip
-    return Comparison(about, records)
+    return made_up(records)
 
 
 @pytest.fixture
@@ -46,20 +44,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_arguments_become_settings(call: Callable, asked: dict[str, Any]) -> None:
-    words = (
-        "-l",
-        "256,512",
-        "-l",
-        "1k",
-        "--tasks",
-        "posenc_ppl,posenc_passkey",
-        "--against",
-        "self_extend",
-        "--out",
-        "o",
-    )
+    words = ("-l", "256,512", "-l", "1k", "--tasks", "posenc_ppl,posenc_passkey", "--against", "self_extend")
     more = ("longest=2048", "depths=[0,1]", "factor_per_length=true", "question_tokens=200")
-    answer = call(*WORDS, *words, "--json", *(word for one in more for word in ("--set", one)))
+    answer = call(*WORDS, *words, "--out", "o", "--json", *(word for one in more for word in ("--set", one)))
     assert answer.code == 0, answer.err
     assert asked["schemes"] == "unpatched,yarn:beta_fast=16,ramp=dim,self_extend"
     settings = asked["settings"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,80 +11,56 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 import hf_posenc.training
 from hf_posenc import patch_model
-from hf_posenc.checkpoints import load
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.cli import main, settings
+from hf_posenc.cli import settings
 from hf_posenc.cli.commands.finetune import check_effect
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.settings import READING, settings_of
 
-TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "2", "--set", "length=64"]
-TUNE += ["--set", "rank=2", "--set", "eval_lengths=64"]
+from .conftest import Call
 
-
-def run(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code in (0, None)
+TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2"]
+TUNE += [word for one in ("length=64", "rank=2", "eval_lengths=64") for word in ("--set", one)]
 
 
 @pytest.mark.slow
-def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Path, capsys) -> None:
-    out = tmp_path / "run"
-    run([*TUNE, "--set", "train_embeddings=false", "--out", str(out), "--json"])
-    shown = capsys.readouterr()
+def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(call: Call, tmp_path: Path) -> None:
+    more = ("--set", "train_embeddings=false", "--out", str(tmp_path), "--json")
+    shown = call(*TUNE, "--steps", "2", *more)
+    assert shown.code == 0
     assert "LoRA matrices" in shown.err
-    assert "resume" not in shown.err
     assert "learning rate 0.001 (measured on the bundled models)" in shown.err
-    start = json.loads(shown.out)["start"]
+    start = shown.data["start"]
     assert set(start["parameters"]) == {"LoRA matrices", "norms"}
     assert start["learning_rate"] == 1e-3
-    more = ["3" if word == "2" and TUNE[n - 1] == "--steps" else word for n, word in enumerate(TUNE)]
-    run([*more, "--set", "train_embeddings=false", "--out", str(out), "--json", "--resume"])
-    shown = capsys.readouterr()
+    shown = call(*TUNE, "--steps", "3", *more, "--resume")
     assert "resumed from the checkpoint of step 2\n" in shown.err
-    assert json.loads(shown.out)["start"]["resumed_from"] == 2
-    curve = json.loads(shown.out)["curve"]
-    assert [point["step"] for point in curve] == [0, 1, 2, 3]
-    card = (out / "README.md").read_text()
+    assert shown.data["start"]["resumed_from"] == 2
+    assert [point["step"] for point in shown.data["curve"]] == [0, 1, 2, 3]
+    card = (tmp_path / "README.md").read_text()
     assert "| steps | 3 |" in card
     assert "| held-out loss at 64 tokens |" in card
 
 
-def test_an_interrupted_run_names_every_flag_of_its_command(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_an_interrupted_run_names_every_flag_of_its_command(call: Call, tmp_path: Path, monkeypatch) -> None:
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(hf_posenc.training, "finetune", interrupted, raising=False)
-    with pytest.raises(SystemExit):
-        main([*TUNE, "--set", "train_embeddings=false", "--out", str(tmp_path / "run")])
-    command = capsys.readouterr().err.split("resume with: ")[1]
+    shown = call(*TUNE, "--steps", "2", "--set", "train_embeddings=false", "--out", str(tmp_path / "run"))
+    command = shown.err.split("resume with: ")[1]
     assert " --set train_embeddings=false " in command
     assert command.rstrip().endswith("--resume")
 
 
-@pytest.mark.parametrize(("times", "aside"), [(1600, True), (50, False)])
-def test_the_end_of_ones_own_text_is_held_out(tmp_path: Path, capsys, times: int, aside: bool) -> None:
-    """A short text is trained on whole; what is measured instead is said."""
-    (tmp_path / "own.txt").write_text("the cat sat on the mat. " * times)
-    run([*TUNE, "--text", str(tmp_path / "own.txt"), "--out", str(tmp_path / "run"), "--set", "eval_windows=4"])
-    shown = capsys.readouterr()
-    assert ("held out: the last" in shown.err) == aside
-    assert ("The losses are of sources of Python's standard library" in " ".join(shown.out.split())) != aside
-
-
-def test_the_learning_rate_is_looked_for_instead_of_the_run(tmp_path: Path, monkeypatch, capsys) -> None:
-    defaults = hf_posenc.training.find_learning_rate.__kwdefaults__
-    monkeypatch.setattr(
-        hf_posenc.training.find_learning_rate,
-        "__kwdefaults__",
-        {**defaults, "steps": 4, "lowest": 1e-5, "highest": 1e-3},
-    )
+def test_the_learning_rate_is_looked_for_instead_of_the_run(call: Call, tmp_path: Path, monkeypatch) -> None:
+    search = hf_posenc.training.find_learning_rate
+    shorter = {**search.__kwdefaults__, "steps": 4, "lowest": 1e-5, "highest": 1e-3}
+    monkeypatch.setattr(search, "__kwdefaults__", shorter)
     (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 400)
     out = tmp_path / "out"
-    run([*TUNE, "--find-learning-rate", "--text", str(tmp_path / "text.txt"), "--out", str(out)])
-    printed = " ".join(capsys.readouterr().out.split())
-    following = printed.partition("Next:")[2]
+    shown = call(*TUNE, "--find-learning-rate", "--text", str(tmp_path / "text.txt"), "--out", str(out))
+    following = " ".join(shown.out.split()).partition("Next:")[2]
     assert "hf-posenc finetune --model" in following
     assert "--set rank=2" in following
     assert float(following.split()[-1]) > 0
@@ -99,32 +74,6 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
     check_effect(longer, "learned_hier")
     with pytest.raises(BadArgument, match="already"):
         check_effect(patch_model(tiny_model("bert"), "learned"), "learned")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--method", "full", "--set", "rank=8"], "rank=8 was asked for"),
-        (["--recipe", "drope", "--set", "rank=8"], "rank=8 was asked for"),
-        (["--method", "lroa"], "'lroa'"),
-        (["--set", "schedule=cosin"], "'cosine'"),
-        (["--set", "rank"], "NAME=VALUE"),
-        (["--set", "rnk=3"], "'rank'"),
-        (["--set", "streaming=maybe"], "streaming"),
-        (["--steps", "3", "--set", "epochs=1"], "epochs"),
-    ],
-    ids=" ".join,
-)
-def test_settings_are_refused_before_a_model_is_loaded(
-    tmp_path: Path, monkeypatch, capsys, words: list[str], said: str
-) -> None:
-    monkeypatch.setattr(load, "from_pretrained", lambda **_: pytest.fail("a model is loaded"))
-    out = tmp_path / "run"
-    with pytest.raises(SystemExit) as ended:
-        main(["finetune", "-m", "starter:llama", "-f", "2", "--out", str(out), *words])
-    assert ended.value.code in (1, 2)
-    assert said in capsys.readouterr().err
-    assert not out.exists()
 
 
 def test_settings_are_of_the_type_that_they_are_in_python(monkeypatch) -> None:

@@ -20,7 +20,7 @@ from hf_posenc.cli import main
 from hf_posenc.errors import BadComparison, CheckpointMismatch
 from hf_posenc.eval.settings import EvaluateSettings
 from hf_posenc.eval.texts.held_out import with_held_out
-from hf_posenc.training import Training, finetune, held_out
+from hf_posenc.training import Training, finetune
 
 TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "3", "--set", "rank=2"]
 TUNE += ["--set", "length=64", "--set", "eval_lengths=64,320", "--set", "eval_windows=4"]
@@ -82,13 +82,6 @@ def test_compare_measures_the_base_on_what_the_run_held_out(folder: Path, capsys
     assert of("starter:llama · yarn") == curve(folder, 0)
 
 
-def test_the_printed_command_names_the_run_alone(folder: Path, tmp_path: Path, capsys) -> None:
-    with pytest.raises(SystemExit):
-        main([*TUNE, "--text", str(folder / "novel.txt"), "--held-out", str(folder / "novel.txt"), "--out",
-              str(tmp_path / "run")])  # fmt: skip
-    assert f"hf-posenc eval --model {tmp_path / 'run'}\n" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("now", [None, novel(1), novel(0)[:-9]], ids=["gone", "another", "shorter"])
 def test_a_changed_text_is_refused(folder: Path, tmp_path: Path, monkeypatch, now: str | None) -> None:
     run = tmp_path / "run"
@@ -145,42 +138,7 @@ def test_a_run_and_its_text_are_moved_together(folder: Path, tmp_path: Path) -> 
     assert not (tmp_path / "moved" / "held_out.json").exists()
 
 
-def test_a_run_that_is_moved_alone_finds_a_text_of_the_same_name_and_says_which_one_is_gone(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = shutil.copytree(folder / "run", tmp_path / "elsewhere" / "run")
-    with pytest.raises(CheckpointMismatch, match="does not exist"):
-        with_held_out(EvaluateSettings(), [run])
-    monkeypatch.chdir(tmp_path)
-    for place in (tmp_path, run):
-        shutil.copy(folder / "novel.txt", place)
-        assert with_held_out(EvaluateSettings(), [run]).text.label.endswith(str(place / "novel.txt"))
-    (run / "novel.txt").write_text(novel(4))  # control: the name is not enough
-    with pytest.raises(CheckpointMismatch, match="digest"):
-        with_held_out(EvaluateSettings(), [run])
-
-
 def test_a_merged_run_is_measured_on_what_the_run_held_out(folder: Path, tmp_path: Path) -> None:
     merge(folder / "run", folder / "merged")
     own, merged = (with_held_out(EvaluateSettings(), [folder / name]).text for name in ("run", "merged"))
     assert own.tokens.tolist() == merged.tokens.tolist()
-
-
-@pytest.mark.parametrize(("characters", "passes"), [(held_out.CHARACTERS, 1), (1, 2)], ids=["enough", "too few"])
-def test_the_end_of_a_text_is_tokenised_alone_where_that_gives_its_tokens(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, characters: int, passes: int
-) -> None:
-    given: list[int] = []
-
-    def tokenise(tokenizer: Any, documents: Any) -> Any:
-        kept = list(documents)
-        given.append(sum(len(one.content) for one in kept))
-        return whole(tokenizer, kept)
-
-    whole, record = held_out.tokenise, held_out.HeldOut.of_run(folder / "run")
-    monkeypatch.setattr(held_out, "tokenise", tokenise)
-    monkeypatch.setattr(held_out, "CHARACTERS", characters)
-    tokens = with_held_out(EvaluateSettings(), [folder / "run"]).text.tokens
-    assert len(given) == passes
-    assert held_out.digest_of(tokens) == record.digest
-    assert given[-1] == (len(novel(0)) if passes == 2 else characters * record.tokens)

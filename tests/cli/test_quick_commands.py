@@ -13,6 +13,7 @@ from hf_posenc.cli.app import COMMANDS, app
 from hf_posenc.cli.commands.info import variables
 from hf_posenc.cli.output import ProgressLines
 from hf_posenc.core.record import SchemeRecord
+from hf_posenc.insight import families
 from hf_posenc.schemes.registry import list_schemes
 
 from .conftest import Call
@@ -63,14 +64,6 @@ def test_help_is_plain(call: Call, name: str) -> None:
     assert not re.search(r"<\w|list\[|x>=| INTEGER| FLOAT", head), head
 
 
-def test_an_option_has_one_spelling_in_all_commands() -> None:
-    """Long names that stand for one parameter; switches have one for on and one for off."""
-    for name, command in CLICK.commands.items():  # type: ignore[attr-defined]
-        for one in command.params:
-            long = [word for word in one.opts if word.startswith("--")]
-            assert len(long) <= 1, (name, long)
-
-
 def test_the_time_left_waits_until_it_is_known_and_parts_end_with_their_last(monkeypatch: pytest.MonkeyPatch) -> None:
     now, stream = [0.0], io.StringIO()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
@@ -98,3 +91,12 @@ def test_properties_are_measured(call: Call) -> None:
     assert found["irope (layer 0)"]["relative"]["holds"]
     assert found["irope (layer 3)"]["relative"]["value"] is None
     assert "rope" in call("info", "rope", "--properties").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["qwen2_5_vl", "clip"])
+def test_a_type_that_reads_images_is_surveyed(model_type: str) -> None:
+    """`list --models --model` takes every model type of transformers, also those without a language-model head."""
+    (found,) = families.one(model_type)
+    assert (found.model_type, found.verdict) == (model_type, "exact")
+    assert found.schemes > 40

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-import hf_posenc
+from hf_posenc import load_starter
 
 pytest.importorskip("matplotlib", reason="an extra")
 
@@ -43,32 +41,12 @@ def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
     assert call(*words, "--out", "s.svg").data[0]["files"] == ["s.svg"]
 
 
-@pytest.fixture
-def trained(here: Path) -> str:
-    """The folder of a checkpoint that carries T5's bias, every number of which is 5."""
-    config = LlamaConfig(
-        vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=32,
-    )  # fmt: skip
-    model = hf_posenc.patch_model(LlamaForCausalLM(config), "t5")
-    with torch.no_grad():
-        for parameter in hf_posenc.scheme_of(model).parameters():
-            parameter.fill_(5.0)
-    model.save_pretrained(here / "trained")
-    return "trained"
-
-
-def test_the_scheme_that_a_checkpoint_carries_is_shown_as_it_was_trained(call: Callable, trained: str) -> None:
-    words = ("-m", trained, "-p", "bias_curve", "-l", "6", "--json")
-    named = call("show", "t5", *words)
-    assert named.code == 0, named.err
-    (scheme,) = named.data[0]["schemes"]
-    assert scheme["label"] == "t5"
-    bias = [value for row in scheme["numbers"]["bias"] for value in row]
-    assert set(bias) == {5.0}
-    assert call("show", *words).data[0]["schemes"] == [scheme]
-    listed = call("show", "-m", trained, "--list", "--json")
-    assert "bias_curve" in [row["name"] for row in listed.data]
+def test_a_model_is_shown_as_it_is(call: Callable) -> None:
+    """GPT-2's own table; what a patched model has learned: tests/insight/plots/test_models.py."""
+    answer = call("show", "learned", "-m", "starter:gpt2", "-p", "code", "-l", "6", "--json")
+    assert answer.code == 0, answer.err
+    (scheme,) = answer.data[0]["schemes"]
+    assert scheme["numbers"]["code"] == load_starter("gpt2")[0].transformer.wpe.weight[:6].tolist()
 
 
 def test_listed_plots_are_those_that_the_scheme_has(call: Callable) -> None:

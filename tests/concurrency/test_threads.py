@@ -1,4 +1,4 @@
-"""Threads that patch, run and unpatch at the same time get the results they would get alone."""
+"""Threads, and hooks of a forward pass, that patch and run: results are those of one alone, or it is refused."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import describe, patch_model, unpatch_model
+from hf_posenc import describe, is_patched, patch_model, unpatch_model
 from hf_posenc.checks import Case, longest_case
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import AlreadyPatched, NotPatched
+from hf_posenc.errors import AlreadyPatched, ModelInUse, NotPatched
 
 T = TypeVar("T")
 
@@ -130,3 +130,36 @@ def test_control_shared_state_is_detected() -> None:
                 other.cache = one.cache
                 list(other.steps(1))
         assert not all(torch.equal(a, b) for a, b in zip(found, alone, strict=False))
+
+
+TEXT = torch.arange(3, 27)[None]
+
+
+@torch.no_grad()
+def call_with_hook(model: Any, module: str, change: Any) -> int:
+    """Call a model, one of whose modules makes a change once; how often it was made."""
+    made = []
+    model.get_submodule(module).register_forward_hook(lambda *_: made or made.append(change()))
+    model(TEXT)
+    return len(made)
+
+
+@pytest.mark.parametrize("module", ["", "model", "model.layers.0.self_attn"])
+@pytest.mark.parametrize("patched", [False, True])
+def test_from_a_hook_of_the_model(module: str, patched: bool) -> None:
+    model = tiny_model("llama")
+    if patched:
+        patch_model(model, "yarn", factor=2)
+
+    def change() -> None:
+        with pytest.raises(ModelInUse, match="hook"):
+            unpatch_model(model) if patched else patch_model(model, "yarn", factor=2)
+
+    assert call_with_hook(model, module, change) == 1
+    assert is_patched(model) == patched
+
+
+def test_from_a_hook_of_another_model() -> None:
+    model, other = tiny_model("llama"), tiny_model("gpt2")
+    assert call_with_hook(model, "model", lambda: patch_model(other, "alibi")) == 1
+    assert is_patched(other)

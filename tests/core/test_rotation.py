@@ -1,4 +1,4 @@
-"""Rotation against complex numbers."""
+"""Rotation against complex numbers; cached cosines and sines are made once, of bounded size, not copied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Layout, Rotation
-from hf_posenc.core.rotation import rotate, rotate_halves_into, rotate_into, table
+from hf_posenc.core.rotation import AHEAD, MOST, CosSinCache, Table, rotate, rotate_halves_into, rotate_into, table
 
 FREQUENCIES = (1.0, 0.3, 0.01)
 
@@ -66,3 +66,54 @@ def test_the_gradient_is_rotated_back(layout: Layout) -> None:
     weight = torch.randn(x.shape, generator=draw)
     (gradient,) = torch.autograd.grad((rotate(x, rotation, table(rotation, positions)) * weight).sum(), x)
     assert float((gradient.double() - by_complex(weight, rotation, -positions)).abs().max()) <= 1e-6
+
+
+class Counted:
+    """A table of squares that counts how often it is made."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[int, int]] = []
+
+    def __call__(self, positions: Tensor) -> Table:
+        self.made.append((int(positions[0, 0]), int(positions[0, -1]) + 1))
+        rows = positions[:, None, :, None].double() ** 2
+        return rows, -rows
+
+
+CPU = torch.device("cpu")
+
+
+def test_decoding_makes_a_table_in_hundreds_of_steps() -> None:
+    tables, make = CosSinCache(), Counted()
+    for step in range(5, 5 + 2 * AHEAD):
+        square, minus = tables.rows("use", step, 1, CPU, make)
+        assert square.flatten().tolist() == [step**2]
+        assert minus.flatten().tolist() == [-(step**2)]
+    assert len(make.made) == 2
+
+
+def test_tables_are_kept_by_use_and_first_position() -> None:
+    tables, make = CosSinCache(), Counted()
+    assert tables.rows("one", 0, 4, CPU, make)[0].flatten().tolist() == [0, 1, 4, 9]
+    assert tables.rows("one", 1, 2, CPU, make)[0].flatten().tolist() == [1, 4]
+    assert tables.rows("one", 7, 1, CPU, make)[0].flatten().tolist() == [49]
+    assert tables.rows("two", 3, 1, CPU, lambda p: (-p[:, None, :, None],) * 2)[0].flatten().tolist() == [-3]
+
+
+def test_uses_that_never_come_back_are_not_kept_for_ever() -> None:
+    tables, make = CosSinCache(), Counted()
+    for use in range(3 * MOST):
+        tables.rows(use, 0, 4, CPU, make)
+    assert len(make.made) == 3 * MOST
+    assert len(tables.spans) <= MOST
+
+
+def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:
+    tables = CosSinCache()
+    with torch.inference_mode():
+        tables.rows("use", 0, 3, CPU, Counted())
+    made, _ = tables.rows("use", 0, 3, CPU, Counted())
+    x = torch.ones(3, requires_grad=True)
+    (x * made.flatten()).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0, 1, 4]

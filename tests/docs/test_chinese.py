@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,16 +31,6 @@ def test_searches_find_chinese_and_english(tmp_path: Path) -> None:
     assert [query for query in TERMS if not found(query, index["en+zh"])] == []
     assert [query for query in TERMS if found(query, index["en"])] == ["RoPE"]  # control
     assert not found("位编", index["en+zh"])
-
-
-@pytest.mark.skipif(not shutil.which("node"), reason="node runs the browser's half of the search")
-def test_a_browser_splits_queries_as_python_does() -> None:
-    chinese_search = imported_with_sphinx()
-    queries = [*TERMS, TEXT, "a-b c", "", "旋"]
-    script = f"{chinese_search.SearchEnglishAndChinese.js_splitter_code}\nconst queries = {json.dumps(queries)};"
-    script += "\nconsole.log(JSON.stringify(queries.map(splitQuery)));"
-    said = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True).stdout
-    assert json.loads(said) == [chinese_search.query_terms(query) for query in queries]
 
 
 def imported_with_sphinx():  # type: ignore[no-untyped-def]

@@ -19,12 +19,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, Qwen3Config, Qwen3ForCausalLM
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from hf_posenc import advise, disable_auto, load_starter, patch_model, scheme_of
+from hf_posenc import disable_auto, load_starter
 from hf_posenc.cli import main
-from hf_posenc.insight.advise.memory import size
 from hf_posenc.starters.loading import starter_path
 
 FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
@@ -159,41 +157,3 @@ def test_commands_run(page: Page, line: str, folders: dict[str, str], tmp_path: 
     with pytest.raises(SystemExit) as end:
         main(words)
     assert not end.value.code
-
-
-def test_qwen3_at_its_real_lengths() -> None:
-    """The patch of the page, word for word, against transformers' YaRN with the parameters of the model card."""
-    config = Qwen3Config(**QWEN3, vocab_size=320, max_position_embeddings=40960)
-    (call,) = set(re.findall(r"^patch_model\(model, \"yarn\", .*\)$", BY_NAME["qwen3-128k"].text, re.MULTILINE))
-    model = Qwen3ForCausalLM(config).eval()
-    exec(call, {"patch_model": patch_model, "model": model})
-    card = Qwen3Config(**QWEN3, vocab_size=320, max_position_embeddings=131072)
-    original = {"original_max_position_embeddings": 32768}
-    card.rope_parameters = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, **original}
-    frequencies, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](card, torch.device("cpu"))
-    scheme = scheme_of(model).schemes[0]
-    torch.testing.assert_close(torch.tensor(scheme.frequencies()), frequencies.float())
-    assert scheme.attention_factor == pytest.approx(attention_factor)
-    other = patch_model(Qwen3ForCausalLM(config).eval(), "yarn", target_length=131072)  # control: counts from 40,960
-    assert not torch.allclose(torch.tensor(scheme_of(other).schemes[0].frequencies()), frequencies.float())
-
-
-def test_llama_3_is_what_advise_prints() -> None:
-    """Numbers and commands of the page, for its three sets of cards."""
-    pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
-    config = LlamaConfig(
-        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
-        num_key_value_heads=8, max_position_embeddings=8192, rope_theta=500000.0, architectures=["LlamaForCausalLM"],
-        dtype="bfloat16",
-    )  # fmt: skip
-    text = (FOLDER / "llama-128k.md").read_text(encoding="utf-8")
-    asked, *commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
-    plans = {}
-    for gpu in ("24", "80", "8x80"):
-        plan = plans[gpu] = advise(config, "128k", name="meta-llama/Meta-Llama-3-8B", gpu=gpu).plan
-        way = max(plan.fits, key=lambda one: one.longest)
-        name = f"{'QLoRA' if way.dtype == '4bit' else 'LoRA'}, {way.dtype}"
-        numbers = f"{size(way.needed)} | {plan.row:,} | {plan.served:,}"
-        assert f"| {gpu} | {name}, gradient checkpointing | {numbers} |" in text
-    assert shlex.split(asked)[-1] == "8x80"
-    assert tuple(commands) == plans["8x80"].commands

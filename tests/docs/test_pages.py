@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from hf_posenc import describe
 from hf_posenc.cli.app import app
 from hf_posenc.cli.global_options import separated
 from hf_posenc.insight.plots.kinds import list_plots
@@ -23,7 +22,6 @@ sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
 import make_pictures  # noqa: E402
 import scheme_pages  # noqa: E402
-from docstrings import page  # noqa: E402
 
 BUILT = ("commands.md", "seams.md", "families.md")
 PAGES = sorted(  # without translations, whose code is that of their originals: test_chinese.py
@@ -33,7 +31,6 @@ PAGES = sorted(  # without translations, whose code is that of their originals: 
 )
 RECORDS = scheme_pages.built_in()
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-FAST = ("yarn", "alibi", "learned_interp", "pose")  # of each kind one; all of them in the full run
 
 
 def blocks(language: str) -> list[Any]:
@@ -100,49 +97,3 @@ def test_a_wrong_option_is_noticed() -> None:
     """Control of the test above."""
     with pytest.raises(Exception, match="no-such-option"):
         COMMANDS["probe"].make_context("probe", ["--model", "starter:llama", "--no-such-option"])
-
-
-def test_every_scheme_has_a_page_with_its_options(tmp_path: Path) -> None:
-    (tmp_path / "schemes").mkdir()
-    (tmp_path / "schemes" / "gone.md").write_text("of a scheme that is no more")
-    scheme_pages.write_pages(tmp_path / "schemes")
-    assert {file.stem for file in (tmp_path / "schemes").glob("*.md")} == {
-        "index",
-        "gallery",
-        *(r.name for r in RECORDS),
-    }
-    for record in RECORDS:
-        text = (tmp_path / "schemes" / f"{record.name}.md").read_text(encoding="utf-8")
-        for option, (_, default) in record.options.items():
-            assert f"| `{option}` |" in text
-            assert default.replace("|", "\\|") in text
-        assert all(f"`{alias}`" in text for alias in record.aliases)
-        assert f'patch_model(model, "{record.name}"' in text
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(r.name, marks=[] if r.name in FAST else pytest.mark.full) for r in RECORDS]
-)
-def test_a_scheme_s_example_runs(name: str) -> None:
-    record = registry.scheme_record(name)
-    block = scheme_pages.USE.format(model=scheme_pages.example_model(record), name=name)
-    made: dict[str, Any] = {}
-    exec(re.findall(r"^```python\n(.*?)^```", block, re.MULTILINE | re.DOTALL)[0], made)
-    assert describe(made["model"]).scheme == name
-
-
-def test_formulas_keep_their_columns_and_are_not_markup() -> None:
-    text = "A *b* of [c], see arXiv:2309.00071 and `d_e`:\n\n    x_i  =  y*z\n        | w\n\nEnd_of it."
-    assert page(text) == (
-        "A \\*b\\* of \\[c\\], see [arXiv:2309.00071](https://arxiv.org/abs/2309.00071) and `d_e`:\n\n"
-        "```text\nx_i  =  y*z\n    | w\n```\n\nEnd\\_of it.\n"
-    )
-
-
-def test_files_that_pages_name_exist() -> None:
-    # versions.md names the tests of the day on which each set of versions was run.
-    texts = [file.read_text(encoding="utf-8") for file in PAGES if file.name != "versions.md"]
-    pattern = re.compile(r"(?<![\w/.])((?:examples|patches|tests|eval|hf_posenc)/[\w/.]*\w)")
-    named = {path for text in texts for path in pattern.findall(text) if not re.search("KIND|NAME", path)}
-    assert len(named) > 30
-    assert not [path for path in named if not (DOCS.parent / path).exists()]

@@ -1,15 +1,16 @@
-"""What pyproject.toml allows is what `.ci/matrix` has tested."""
+"""What pyproject.toml allows is what `.ci/matrix` has tested, and what it packs is what there is."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("tomllib", reason="in the standard library from Python 3.11")
+tomllib = pytest.importorskip("tomllib", reason="in the standard library from Python 3.11")
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / ".ci"))
@@ -17,8 +18,9 @@ sys.path.append(str(ROOT / ".ci"))
 import points  # noqa: E402
 import versions_page  # noqa: E402
 
-PROJECT = points.project(ROOT)
-POINTS, _ = points.declared(ROOT)
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+FOLDERS = {"hf_posenc": "hf_posenc", "patches": "hf_posenc.patches", "eval": "hf_posenc.eval"}
 ROWS = versions_page.read_record(ROOT)
 
 
@@ -72,13 +74,27 @@ def test_an_untested_claim_is_noticed(key: str, value: Any, word: str) -> None:
     assert any(word in each for each in disagreements(PROJECT | {key: value}, ROWS))
 
 
-def test_every_point_has_run_and_passed() -> None:
-    for point in POINTS:
-        row = ROWS.get(f"{point.name} quick")
-        assert row, f"{point.name} has not run. Run .ci/matrix --only {point.name}"
-        assert minor(row["python"]) == point.python
-        assert not row.get("error"), row["error"]
-        assert not row["failed"], row["failures"]
-        for pin in point.pins:
-            name, _, version = pin.partition("==")
-            assert padded(row["versions"][name]) == padded(version), pin
+def files(suffixes: str) -> Iterator[tuple[str, Path]]:
+    """Package and path of every file of a kind."""
+    for folder, package in FOLDERS.items():
+        for file in (ROOT / folder).rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts and re.fullmatch(suffixes, file.suffix):
+                inner = file.parent.relative_to(ROOT / folder).parts
+                yield ".".join((package, *inner)), file
+
+
+def test_every_package_is_listed() -> None:
+    listed = set(PYPROJECT["tool"]["setuptools"]["packages"])
+    assert {package for package, _ in files(r"\.py")} <= listed | {"hf_posenc.starters"}
+
+
+def test_every_data_file_is_covered() -> None:
+    globs = PYPROJECT["tool"]["setuptools"]["package-data"]
+    covered = {
+        file
+        for folder, package in FOLDERS.items()
+        for pattern in globs.get(package, [])
+        for file in (ROOT / folder).glob(pattern)
+    }
+    data = {file for _, file in files(r"(?!\.py[ci]?$).*")}
+    assert data <= covered, sorted(data - covered)

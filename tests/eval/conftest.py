@@ -99,6 +99,13 @@ def bert() -> BertForMaskedLM:
     return alert(BertForMaskedLM(config))
 
 
+@torch.no_grad()
+def nats(model: Any, ids: list[int], scored: int) -> torch.Tensor:
+    """Losses of the last tokens of a row, from plain logits in float64."""
+    logits = model(torch.tensor([ids])).logits[0, -scored - 1 : -1].double()
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[-scored:]), reduction="none")
+
+
 def framing(tokenizer: Any, before: int, behind: int = 0) -> PreTrainedTokenizerFast:
     """The tokenizer with so many ``<end>`` before every text, and so many ``<sep>`` behind it."""
     backend = copy.deepcopy(tokenizer.backend_tokenizer)

@@ -1,4 +1,4 @@
-"""A length counts every token that the model gets, with the begin token of the tokenizer.
+"""A length counts every token that the model gets, with those that the tokenizer puts around a text.
 
 A model that was trained with a begin token falls apart without one, and a window that forgets to count it is one token
 longer than the length it is reported under. Read off the rows that reach the model, whatever task made them.
@@ -6,11 +6,15 @@ longer than the length it is reported under. Read off the rows that reach the mo
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import pytest
+from lm_eval.models.huggingface import HFLM
+from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.spans import (
     closing_of,
     frame_of,
@@ -18,7 +22,7 @@ from hf_posenc.eval.lm.spans import (
     opened,
 )
 
-from .conftest import TRAINED, framing
+from .conftest import SPECIAL, TRAINED, framing
 
 LENGTH = 2 * TRAINED
 EXACT = {"posenc_token_nll", "posenc_sliding_ppl", "posenc_docs"}  # made of tokens; the others of whole texts
@@ -69,3 +73,36 @@ def test_special_tokens_around_a_text(before: int, behind: int, tokenizer) -> No
     assert opened(made, "The sky is blue.") == [end] * before + inside
     assert opened(made, "") == [end] * before
     assert opened(made, "a") == [end] * before + tokenizer("a")["input_ids"]
+
+
+SEP = SPECIAL.index("<sep>")
+PAIRS = [("def f(x):", " return x"), ("import os", ".path"), ("a", "b")]
+
+
+@pytest.fixture
+def closing(tokenizer) -> PreTrainedTokenizerFast:
+    return framing(tokenizer, 0, behind=1)
+
+
+def test_the_whole_target_is_scored(llama, tokenizer, closing) -> None:
+    ours = PosEncLM(llama, tokenizer=closing)
+    assert ours.closing == [SEP]
+    plain = PosEncLM(llama, tokenizer=tokenizer)
+    assert plain.closing == []
+    for pair in PAIRS:
+        context, target = ours._encode_pair(*pair)
+        assert (context, target) == plain._encode_pair(*pair)
+        assert SEP not in context
+    stock = HFLM(pretrained=llama, tokenizer=closing)  # control: the end token in the middle, the target cut short
+    context, target = stock._encode_pair(*PAIRS[0])
+    assert context[-1] == SEP
+
+
+def test_tasks_and_generation(llama, tokenizer, closing) -> None:
+    options = {"tasks": ["posenc_ppl"], "lengths": [64], "samples": 2, "scored": 16, "text": argparse.__file__}
+    assert evaluate(llama, closing, **options).rows[0].value == pytest.approx(
+        evaluate(llama, tokenizer, **options).rows[0].value, abs=1e-6
+    )
+    ids, mask = PosEncLM(llama, tokenizer=closing).tok_batch_encode(["one", "one two three"])
+    assert not (ids[:, -1] == SEP).any()
+    assert ids.shape == mask.shape

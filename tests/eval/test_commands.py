@@ -55,13 +55,6 @@ def test_stock_command_with_the_path_of_a_task_and_names(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stock_command_does_not_know_our_names_alone(folder: Path) -> None:
-    """Control: with this mended, ``python -m hf_posenc.eval`` is no longer needed."""
-    done = command(folder, "-m", "lm_eval", "--include_path", str(TASKS), "--tasks", "posenc_ppl")
-    assert "no model for this name" in done.stderr
-
-
-@pytest.mark.slow
 def test_our_command_knows_names(folder: Path) -> None:
     output = results(folder, command(folder, "-m", "hf_posenc.eval", "--tasks", "posenc_passkey"))
     assert f"acc_L{TRAINED}_D50,none" in output["results"]["posenc_passkey"]

@@ -4,6 +4,7 @@ cell.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,7 +60,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int,
 @pytest.fixture
 def run(llama, tokenizer, tmp_path) -> Callable:
     def compared(schemes: Any = "unpatched,pi", **given: Any) -> Any:
-        return compare(llama, schemes, tokenizer=tokenizer, out=tmp_path, **{"lengths": LENGTHS, **SMALL, **given})
+        few = {"lengths": LENGTHS, "out": tmp_path, **SMALL}
+        return compare(llama, schemes, tokenizer=tokenizer, **{**few, **given})
 
     return compared
 
@@ -119,17 +121,10 @@ def test_fresh_measures_again(run, measured) -> None:
     assert len(measured) == 4
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"seed": 1}, {"limit": 1}, {"factor_per_length": True},
-        {"lengths": [TRAINED, 4 * TRAINED]}, {"batch_size": 2}, {"schemes": "pi:factor=4"}, {"text": True},
-        {"schemes": "yarn:beta_fast=16"}, {"weights": True},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_changed_setting_reuses_nothing(run, measured, changed, llama, tmp_path, tmp_path_factory) -> None:
-    run("yarn,pi", tasks=["posenc_ppl"])
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"batch_size": 2}, {"text": True}, {"weights": True}], ids=str)
+def test_a_changed_setting_reuses_nothing(run, measured, changed, llama, tmp_path_factory) -> None:
+    """Settings one by one: tests/eval/test_cells.py."""
+    run("pi", tasks=["posenc_ppl"])
     before = len(measured)
     if changed.pop("weights", False):
         with torch.no_grad():
@@ -138,8 +133,7 @@ def test_a_changed_setting_reuses_nothing(run, measured, changed, llama, tmp_pat
         text = tmp_path_factory.mktemp("text") / "own.txt"
         text.write_text("Nothing is written here that anybody would read twice.\n" * 200)
         changed["text"] = text
-    schemes = changed.pop("schemes", "pi")
-    run(schemes, tasks=["posenc_ppl"], **changed)
+    run("pi", tasks=["posenc_ppl"], **changed)
     assert len(measured) == before + 2
 
 
@@ -223,12 +217,6 @@ def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_
     assert files_of(tmp_path) == FILES
 
 
-def test_tasks_that_score_a_text_once_are_one_cell(run, measured) -> None:
-    found = run("pi", tasks=["posenc_token_nll", "posenc_ppl"])
-    assert [lengths for _, _, lengths in measured] == [tuple(LENGTHS), (TRAINED,), (2 * TRAINED,)]
-    assert {row.length for row in found.rows if row.task == "posenc_token_nll"} == set(LENGTHS)
-
-
 def test_scheme_entries_as_text() -> None:
     entries = entries_of(["yarn, self_extend:group=8,window=128", "unpatched,longrope:short=[1,1],magnitude=2;pi"][:1])
     assert entries == [
@@ -267,3 +255,54 @@ def test_default_lengths_lie_within_and_beyond_what_the_schemes_count_from(
         fitting = Measuring(lm, CompareSettings(), {}, {}, None, None, {})  # type: ignore[arg-type]
         effects = [fitting.has_effect(fitting.fit(entries[-1], n), n, n) for n in lengths]
         assert effects == [n > lengths[-2] or (multiples[-1] == 4 and n > TRAINED) for n in lengths]
+
+
+def questions(folder: Path, first: int = 1800) -> Path:
+    """A file of six questions, each about a year from ``first`` on."""
+    records = [
+        {
+            "context": f"Ship {n} sank in {first + n}.",
+            "question": f"When did ship {n} sink?",
+            "answers": [f"{first + n}"],
+        }
+        for n in range(6)
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    return folder / "questions.jsonl"
+
+
+def asked(run: Callable, folder: Path, **given: Any) -> None:
+    run(lengths=[2 * TRAINED, 3 * TRAINED], keys=2, tasks=["posenc_ppl", "posenc_qa_file"], out=folder / "out", **given)
+
+
+@pytest.mark.slow
+def test_cells_are_measured_again_where_the_content_of_the_file_changed(run, tmp_path: Path, measured) -> None:
+    file = questions(tmp_path / "data")
+    asked(run, tmp_path, options={"data": str(file)})
+    count = len(measured)
+    assert count > 4
+    asked(run, tmp_path, options={"data": [str(file)]})
+    asked(run, tmp_path, options={"data": str(questions(tmp_path / "elsewhere"))})  # the same content
+    assert len(measured) == count
+    questions(tmp_path / "data", first=1900)
+    asked(run, tmp_path, options={"data": str(file)})
+    assert len(measured) == 2 * count
+    asked(run, tmp_path, options={"data": str(file), "question_tokens": 200})
+    assert len(measured) == 3 * count
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"question_token": 200}, UnknownOption, "'question_token'.*Did you mean 'question_tokens'"),
+        ({"data": "missing.jsonl"}, UnreadableDocuments, "missing.jsonl"),
+        ({"text": "novel.txt"}, BadComparison, "text"),
+    ],
+)
+def test_what_no_task_reads_is_refused_before_measuring(
+    run, tmp_path: Path, measured, options: dict[str, Any], error: type, told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        asked(run, tmp_path, options={"data": str(questions(tmp_path / "data"))} | options)
+    assert not measured

@@ -105,12 +105,6 @@ def test_records_that_cannot_be_asked(llama, tokenizer, tmp_path: Path, content:
         run(llama, tokenizer, "posenc_qa_file", data=written(tmp_path, "p.jsonl", content))
 
 
-@pytest.mark.parametrize("task", ["posenc_qa_file"])
-def test_a_task_without_its_file_names_the_option(llama, tokenizer, task: str) -> None:
-    with pytest.raises(UnreadableDocuments, match="data=FILE"):
-        run(llama, tokenizer, task)
-
-
 def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
     Dataset.from_list(PLAIN).to_parquet(str(tmp_path / "c.parquet"))
     written(tmp_path, "a.json", PLAIN)

@@ -1,21 +1,21 @@
-"""The gate of retrieval tasks: what the unpatched model cannot do at its trained length is said once."""
+"""Intervals against published tables, and the gate of retrieval tasks, which the lower limit of one opens."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, replace
 
 import pytest
 
 from hf_posenc.eval import compare
-from hf_posenc.eval.report.exports import comparison_text, csv_text
 from hf_posenc.eval.report.page import page_html
+from hf_posenc.eval.results.comparison import interval
 from hf_posenc.eval.results.effective_length import gate_of, gates, shown_metrics
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record
 
 from .conftest import TRAINED
-from .test_page import comparison
 
 
 def record(share: float, stderr: float | None, n: int = 8, metric: str = "acc") -> Record:
@@ -56,20 +56,6 @@ def test_what_cannot_be_measured_closes_no_gate() -> None:
     assert gate.reason == "Too short. Ask for more."
 
 
-@pytest.mark.parametrize("able", [False, True])
-def test_a_closed_gate_is_one_line_and_keeps_the_numbers(able: bool) -> None:
-    made = comparison()
-    gate = asdict(gate_of(record(0.9 if able else 0.0, 0.01), TRAINED, "m")) | {"task": "posenc_passkey"}
-    made.about["gates"] = [gate]
-    assert shown_metrics(made, "posenc_passkey") == (["acc", "nll"] if able else ["nll"])
-    text, page = comparison_text(made), page_html(made)
-    assert ("accuracy (%)" in text) == able
-    assert text.count("not surely above 5 %") == page.count("not surely above 5 %") == (0 if able else 1)
-    assert ("accuracy by length and depth" in page) == able
-    assert ("does not reach at its trained length</summary>" in page) != able
-    assert csv_text(made).count(",acc,") == 2 * 2 * 4
-
-
 @pytest.mark.slow
 def test_compare_asks_the_unpatched_model_first(llama, tokenizer, tmp_path) -> None:
     """A random model finds no key; its loss of the answer is still reported, by length and depth."""
@@ -82,3 +68,41 @@ def test_compare_asks_the_unpatched_model_first(llama, tokenizer, tmp_path) -> N
     assert shown_metrics(found, "posenc_passkey", depth=True) == ["nll"]
     assert page_html(found).count("cross-entropy loss of the answer by length and depth") >= 1
     assert json.loads((tmp_path / "results.json").read_text())["about"]["gates"] == [asdict(gate)]
+
+
+# The 97.5 % points of Student's t, as printed in any table of it (NIST/SEMATECH e-Handbook, section 1.3.6.7.2).
+
+
+def row(n: int, metric: str = "nll", value: float = 2.0, stderr: float | None = 0.1) -> Row:
+    return Row("m", "s", "t", 1, None, metric, value, stderr, n)
+
+
+@pytest.mark.parametrize(("n", "far"), [(3, 0.5615), (8, 0.3244), (16, 0.1936), (100, 0.0370)])
+def test_where_all_documents_agree(n: int, far: float) -> None:
+    """Wilson's upper limit of no success in n, from 1.96² / (n + 1.96²)."""
+    assert interval(row(n, "acc", 0.0, 0.0)) == pytest.approx((0.0, far), abs=1e-4)
+    assert interval(row(n, "acc", 1.0, 0.0)) == pytest.approx((1.0 - far, 1.0), abs=1e-4)
+    assert interval(row(n, "nll", 0.0, 0.0)) == (0.0, 0.0)  # a loss is no share
+
+
+@pytest.mark.parametrize("metric", ["acc", "match"])
+def test_a_share_lies_between_none_and_all(metric: str) -> None:
+    assert interval(row(8, metric, 0.9, 0.3)) == (pytest.approx(0.9 - 2.365 * 0.3, rel=1e-3), 1.0)
+    assert interval(row(8, metric, 0.1, 0.3)) == (0.0, pytest.approx(0.1 + 2.365 * 0.3, rel=1e-3))
+    low, _ = interval(row(8, "nll", 0.1, 0.3))
+    assert low < 0.0
+    assert interval(row(8, "ppl", 0.9, 0.3))[1] > 1.0
+
+
+def test_too_few_documents_have_none() -> None:
+    assert interval(row(2)) is None
+    assert interval(row(3)) is not None
+    assert interval(row(16, stderr=None)) is None
+
+
+@pytest.mark.parametrize("metric", ["ppl", "word_perplexity"])
+@pytest.mark.parametrize(("loss", "error"), [(2.0, 0.1), (6.0, 2.5)])
+def test_that_of_a_perplexity_is_the_exponential_of_that_of_the_loss(metric: str, loss: float, error: float) -> None:
+    low, high = interval(row(8, "nll", loss, error))
+    value = math.exp(loss)
+    assert interval(row(8, metric, value, value * error)) == pytest.approx((math.exp(low), math.exp(high)))

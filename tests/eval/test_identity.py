@@ -28,10 +28,6 @@ def large() -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def names(model: Any) -> list[str]:
-    return list(model.state_dict())
-
-
 @torch.no_grad()
 def bump(tensor: torch.Tensor, share: float) -> None:
     """The smallest change there is, in one number of a tensor."""

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import copy
-import gc
 import math
-import weakref
 
 import pytest
-import torch
 
 from hf_posenc import patch_model
-from hf_posenc.eval import compare, evaluate
+from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
-from hf_posenc.eval.lm import causal_lm
 
-from .conftest import TRAINED, byte_level
+from .conftest import TRAINED, byte_level, nats
 
 LENGTHS = [TRAINED, 2 * TRAINED]
 SCORED, SHORT = 16, 8
 OPTIONS = {"short": SHORT, "gain": 0.5, "likelihood": -6.0}
 SMALL = {"tasks": ["posenc_key_tokens"], "lengths": LENGTHS, "samples": 4, "scored": SCORED, "log_samples": True}
-
-
-@torch.no_grad()
-def log_probs(model, ids: list[int]) -> torch.Tensor:
-    """Log-probabilities of the last tokens, from plain logits in float64."""
-    logits = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
-    return torch.stack([logits[index - 1, ids[index]] for index in range(len(ids) - SCORED, len(ids))])
 
 
 @pytest.mark.parametrize("kind", ["plain", "with a begin token"])
@@ -37,21 +26,21 @@ def test_key_tokens_are_the_unpatched_models(llama, tokenizer, framed_tokenizer,
     patch_model(llama, "yarn", target_length=2 * TRAINED)
     evaluation = evaluate(llama, tokenizer, options=OPTIONS, **SMALL)
     rows = {(r.metric, r.length): r for r in evaluation.rows}
-    nats, counts = {length: [] for length in LENGTHS}, []
+    lost, counts = {length: [] for length in LENGTHS}, []
     for sample in evaluation.raw["samples"]["posenc_key_tokens"]:
         _, front, ids, *_ = sample["arguments"][0]
-        long = log_probs(plain, [*front, *ids[len(front) - TRAINED :]])
-        short = log_probs(plain, [*front, *ids[-SCORED - SHORT :]])
-        key = (long - short > OPTIONS["gain"]) & (long > OPTIONS["likelihood"])
+        long = nats(plain, [*front, *ids[len(front) - TRAINED :]], SCORED)
+        short = nats(plain, [*front, *ids[-SCORED - SHORT :]], SCORED)
+        key = (short - long > OPTIONS["gain"]) & (-long > OPTIONS["likelihood"])
         counts.append(int(key.sum()))
         for length in LENGTHS:
-            scores = log_probs(llama, [*front, *ids[len(front) - length :]])
-            nats[length].append(float(-scores[key].sum()))
+            losses = nats(llama, [*front, *ids[len(front) - length :]], SCORED)
+            lost[length].append(float(losses[key].sum()))
     assert 0 < sum(counts) < 4 * SCORED  # else the test compares nothing
     for length in LENGTHS:
         assert rows["keys", length].value == sum(counts) / 4
-        assert rows["key_nats", length].value == pytest.approx(sum(nats[length]) / 4, abs=1e-4)
-        mean = sum(nats[length]) / sum(counts)
+        assert rows["key_nats", length].value == pytest.approx(sum(lost[length]) / 4, abs=1e-4)
+        mean = sum(lost[length]) / sum(counts)
         assert rows["nll", length].value == pytest.approx(mean, abs=1e-5)
         assert rows["long_ppl", length].value == pytest.approx(math.exp(mean), rel=1e-4)
 
@@ -93,30 +82,6 @@ def test_another_model_chooses(llama, tokenizer, tmp_path) -> None:
     assert keys(evaluator=str(tmp_path / "other")) != keys()
     with pytest.raises(NotMeasurable, match="another vocabulary"):
         keys(evaluator=str(tmp_path / "larger"))
-
-
-@pytest.mark.slow
-def test_another_model_goes_with_the_run_that_it_chose_for(llama, tokenizer, tmp_path, monkeypatch) -> None:
-    """It is loaded once for all schemes, and its memory is free when they are measured."""
-    llama.save_pretrained(tmp_path / "evaluator")
-    tokenizer.save_pretrained(tmp_path / "evaluator")
-    made, evaluator = [], str(tmp_path / "evaluator")
-    load = causal_lm.from_pretrained
-    monkeypatch.setattr(causal_lm, "from_pretrained", lambda *args, **kwargs: kept(made, load(*args, **kwargs)))
-    small = {name: value for name, value in SMALL.items() if name != "log_samples"}
-    compare(
-        llama, ["unpatched", "yarn"], tokenizer=tokenizer, options=OPTIONS | {"evaluator": evaluator},
-        out=tmp_path / "out", **small,
-    )  # fmt: skip
-    assert len(made) == 1
-    gc.collect()
-    assert made[0]() is None
-
-
-def kept(made: list, loaded):
-    """What was loaded, with a weak reference to its model in ``made``."""
-    made.append(weakref.ref(loaded[0]))
-    return loaded
 
 
 def test_what_cannot_be_chosen_is_refused(llama, bert, tokenizer, framed_tokenizer) -> None:

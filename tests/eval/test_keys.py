@@ -21,7 +21,6 @@ from hf_posenc.eval.comparison.identity import rounded, terms_digest
 from hf_posenc.schemes import registry
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry
-from hf_posenc.schemes.registry import scheme_class
 
 from .conftest import TRAINED, measuring
 
@@ -138,16 +137,6 @@ def test_a_class_without_source_is_never_found_again(llama) -> None:
 
     assert source_digest(made.Made) is None
     assert sources_of([made.Made]) != sources_of([made.Made])
-
-
-def test_options_and_lengths_are_seen_in_the_terms() -> None:
-    cls = scheme_class("yarn")
-    found = {
-        terms_digest([cls(geometry())]), terms_digest([cls(geometry(), beta_slow=2.0)]),
-        terms_digest([cls(geometry(target=512))]), terms_digest([cls(geometry(trained=32))]),
-    }  # fmt: skip
-    assert len(found) == 4
-    assert terms_digest([cls(geometry(), beta_slow=1.0)]) in found
 
 
 def test_noise_of_the_last_digits_changes_nothing() -> None:

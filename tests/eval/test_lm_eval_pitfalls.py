@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lm_eval import simple_evaluate
+from lm_eval.api.model import CachingLM
 from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_posenc import patch_model
 from hf_posenc.errors import PosEncError, RequestTooLong, UnknownOption
-from hf_posenc.eval import evaluate
-from hf_posenc.eval.errors import BeyondTable, TaskOptionOutOfRange
+from hf_posenc.eval import TASKS, evaluate
+from hf_posenc.eval.errors import BeyondTable, NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 from .conftest import TRAINED, VOCABULARY, alert, framing
@@ -145,27 +148,6 @@ def test_generation_does_not_depend_on_the_batch(dynamic, tokenizer) -> None:  #
     assert lm.generate_until(requests("generate_until", prompts)) == expected
 
 
-def test_automatic_batches_probe_nothing(llama, tokenizer, monkeypatch) -> None:  # 10
-    widths: list[torch.Size] = []
-    llama.model.register_forward_pre_hook(
-        lambda module, args, options: widths.append(options["input_ids"].shape), with_kwargs=True
-    )
-    asked = requests("loglikelihood_rolling", [(TEXT,)])
-    stock = HFLM(llama, tokenizer=tokenizer, batch_size="auto", max_batch_size=4)
-    stock.loglikelihood_rolling(asked, disable_tqdm=True)
-    assert widths[:5] == [(4, TRAINED)] * 5  # stock: five forwards at the full length, for nothing
-    ours = PosEncLM(llama, tokenizer=tokenizer, batch_size="auto", max_batch_size=4)
-    widths.clear()
-    expected = PosEncLM(llama, tokenizer=tokenizer)
-    assert ours.loglikelihood_rolling(asked) == expected.loglikelihood_rolling(asked)
-    assert len(widths) == 2
-    generated = requests("generate_until", [(TEXT, {"until": [], "max_gen_toks": 4})])
-    widths.clear()
-    ours.generate_until(generated)
-    assert len(widths) == 4
-    assert max(shape.numel() for shape in widths) == len(tokenizer(TEXT)["input_ids"])
-
-
 @pytest.mark.parametrize(
     "options", [{"dtype": "float16"}, {"device": "meta"}, {"revision": "v2"}, {"parallelize": True}]
 )
@@ -174,18 +156,6 @@ def test_options_that_a_live_model_would_ignore(options: dict, llama, tokenizer)
         assert HFLM(llama, tokenizer=tokenizer, **options).model.dtype == torch.float32  # stock: no effect, no word
     with pytest.raises(UnknownOption, match=next(iter(options))):
         PosEncLM(llama, tokenizer=tokenizer, **options)
-
-
-def test_softmax_is_float32(llama, tokenizer) -> None:  # 13
-    llama.to(torch.bfloat16)
-    one = [("The grass is green. ", "The sky is blue. " * 5)]
-    ids = torch.tensor([tokenizer("The grass is green." + " " + one[0][1])["input_ids"]])
-    target = len(ids[0]) - len(tokenizer("The grass is green.")["input_ids"])
-    logits = llama(ids).logits[0, -target - 1 : -1].double()
-    expected = logits.log_softmax(-1).gather(-1, ids[0, -target:, None]).sum().item()
-    (stock,), (ours,) = (scores(cls(llama, tokenizer=tokenizer), one) for cls in (HFLM, PosEncLM))
-    assert ours == pytest.approx(expected, rel=1e-5)
-    assert abs(stock - expected) > 100 * abs(ours - expected)  # stock: rounded to 8 bits at every token
 
 
 def test_a_saved_scheme_is_put_on_again(llama, tokenizer, tmp_path) -> None:  # 17
@@ -202,42 +172,43 @@ def test_a_saved_scheme_is_put_on_again(llama, tokenizer, tmp_path) -> None:  # 
         PosEncLM(str(tmp_path), scheme="alibi", device="cpu")
 
 
-def test_an_adapter_of_another_scheme_is_refused(llama, tokenizer, tmp_path) -> None:  # 18
-    peft = pytest.importorskip("peft", reason="PEFT is an extra")
-    from hf_posenc import save_peft_adapter
-
-    llama.save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    base = LlamaForCausalLM.from_pretrained(tmp_path / "base")
-    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    tuned = peft.get_peft_model(patch_model(base, "yarn", factor=4), lora)
-    save_peft_adapter(tuned, tmp_path / "adapter")
-    options = {"peft": str(tmp_path / "adapter"), "device": "cpu"}
-    with pytest.raises(PosEncError, match="carries none"):  # stock: no scheme, and not a word, but for our hook in PEFT
-        HFLM(str(tmp_path / "base"), **options)
-    with pytest.raises(PosEncError, match="yarn"):
-        PosEncLM(str(tmp_path / "base"), scheme="alibi", **options)
-    assert PosEncLM(str(tmp_path / "base"), **options).scheme_name == "yarn"  # the adapter knows it
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_offloaded_layers_are_patched_with_their_hooks(family: str, tokenizer, request, tmp_path) -> None:  # 19
-    """What accelerate put on modules at loading still works on those the scheme replaces."""
-    pytest.importorskip("accelerate", reason="offloading is accelerate's")
-    model = request.getfixturevalue(family)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    layer = {"llama": "model.layers", "gpt2": "transformer.h"}[family]
-    rest = {"llama": ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"),
-            "gpt2": ("transformer.wte", "transformer.wpe", "transformer.ln_f", "lm_head")}[family]  # fmt: skip
-    where = {f"{layer}.0": "cpu", f"{layer}.1": "disk", **dict.fromkeys(rest, "cpu")}
-    options = {"scheme": "alibi", "target_length": 4 * TRAINED, "device": "cpu"}
-    offloaded = PosEncLM(str(tmp_path), device_map=where, offload_folder=str(tmp_path / "off"), **options)
-    assert scores(offloaded) == pytest.approx(scores(PosEncLM(str(tmp_path), **options)), rel=1e-5)
-
-
 def test_limit_counts_documents_at_every_length(llama, tokenizer) -> None:
     """RULER's documents lie one length after another, so that a limit drops the longer ones."""
     options = {"lengths": [64, TRAINED], "samples": 4, "scored": 8}
     evaluation = evaluate(llama, tokenizer, tasks=["posenc_ppl", "posenc_copy"], limit=2, **options)
     assert {(r.length, r.n) for r in evaluation.rows} == {(64, 2), (TRAINED, 2)}
+
+
+def asked() -> list:
+    return requests("loglikelihood", PAIRS[:2])
+
+
+def test_control_stock_cache_ignores_the_scheme(llama, tokenizer, tmp_path) -> None:
+    """Control: what is refused below."""
+    first = CachingLM(HFLM(llama, tokenizer=tokenizer), str(tmp_path / "a.db")).loglikelihood(asked())
+    patch_model(llama, "alibi", target_length=TRAINED)
+    assert CachingLM(HFLM(llama, tokenizer=tokenizer), str(tmp_path / "a.db")).loglikelihood(asked()) == first
+    assert HFLM(llama, tokenizer=tokenizer).loglikelihood(asked()) != first
+
+
+def test_a_response_cache_is_refused(llama, tokenizer, tmp_path) -> None:
+    with pytest.raises(NotMeasurable, match="use_cache"):
+        CachingLM(PosEncLM(llama, tokenizer=tokenizer), str(tmp_path / "answers.db"))
+
+
+@pytest.mark.slow
+def test_cached_requests_are_those_of_the_lengths(llama, tokenizer, tmp_path, monkeypatch) -> None:
+    import lm_eval.caching.cache as cache
+
+    monkeypatch.setattr(cache, "PATH", str(tmp_path))
+    lm = PosEncLM(llama, tokenizer=tokenizer, max_length=2 * TRAINED)
+
+    def run(length: int) -> dict:
+        metadata = {"lengths": [length], "keys": 2, "depths": [0.5], "tokenizer": tokenizer}
+        manager = TaskManager(include_path=str(TASKS), include_defaults=False, metadata=metadata)
+        found = simple_evaluate(lm, tasks=["posenc_passkey"], task_manager=manager, cache_requests=True)
+        return {len(sample["arguments"][0][0]) for sample in found["samples"]["posenc_passkey"]}
+
+    short, long = run(TRAINED), run(2 * TRAINED)
+    assert max(short) < min(long)  # stock: the short prompts again, reported under the longer length
+    assert run(TRAINED) == short

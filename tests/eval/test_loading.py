@@ -1,28 +1,29 @@
-"""Models by name: base, then scheme, then PEFT adapter; and the stock command line of lm-eval."""
+"""Models by name: bundled models, base, then scheme, then PEFT adapter; and live ones, which stay as they are."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import (
-    BartForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
-    T5ForConditionalGeneration,
 )
 
-from hf_posenc import patch_model
-from hf_posenc.errors import CheckpointMismatch
+from hf_posenc import get_peft_model, load_starter, patch_model
+from hf_posenc.core import plugins
+from hf_posenc.errors import CheckpointMismatch, UnknownScheme
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.texts.measured_text import module_text
 from hf_posenc.insight.probe import probe
+from hf_posenc.schemes import registry
 
+from ..families.tiny import tiny_encoder_decoder
 from .conftest import TRAINED
 from .test_parity import PAIRS, requests
 
@@ -45,13 +46,10 @@ def test_a_name_and_a_scheme_are_a_patched_model(folder, llama, tokenizer) -> No
     assert scores(named) == pytest.approx(scores(live), rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", [BartForConditionalGeneration, T5ForConditionalGeneration])
-def test_an_encoder_decoder_is_refused(kind: Any, tokenizer, tmp_path) -> None:
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_an_encoder_decoder_is_refused(family: str, tokenizer, tmp_path) -> None:
     """Its encoder would read the tokens to score."""
-    small = {"d_model": 32, "vocab_size": 512, "pad_token_id": 1, "decoder_start_token_id": 0}
-    bart = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    own = {**bart, "max_position_embeddings": 128} if kind is BartForConditionalGeneration else {"num_layers": 1}
-    model = kind(kind.config_class(**small, **own)).eval()
+    model = tiny_encoder_decoder(family, vocab_size=512)
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     for one, its in ((model, tokenizer), (str(tmp_path / "model"), None)):
@@ -73,26 +71,6 @@ def test_trained_copies_of_tied_weights_are_left_alone(tokenizer) -> None:
     assert min(scores(PosEncLM(tuned, tokenizer=tokenizer))) < 0
     assert torch.equal(tuned(input_ids=ids).logits, before)
     assert "tie_weights" not in vars(tuned)
-
-
-def test_masked_models_by_name(bert, framed_tokenizer, tmp_path) -> None:
-    bert.save_pretrained(tmp_path / "bert")
-    framed_tokenizer.save_pretrained(tmp_path / "bert")
-    text = tmp_path / "text.txt"
-    text.write_text(module_text("bisect") * 2, encoding="utf-8")
-    options = {
-        "lengths": [4 * TRAINED],
-        "samples": 2,
-        "scored": 16,
-        "tasks": ["posenc_mlm"],
-        "text": text,
-        "device": "cpu",
-    }
-    evaluation = evaluate(str(tmp_path / "bert"), scheme="alibi", target_length=4 * TRAINED, **options)
-    assert {r.scheme for r in evaluation.rows} == {"alibi"}
-    with pytest.raises(Exception, match=r"index|size|length|position"):  # its own table ends at half of that
-        evaluate(bert, framed_tokenizer, **options)
-    assert torch.isfinite(torch.tensor([r.value for r in evaluation.rows])).all()
 
 
 @pytest.mark.parametrize("measure", ["evaluate", "compare", "probe"])
@@ -131,3 +109,45 @@ def test_a_tokenizer_that_cannot_be_read_is_named_with_its_folder(folder, left: 
         file.write_text(left)
     with pytest.raises(CheckpointMismatch, match=str(folder)):
         evaluate(str(folder), lengths=[64], tasks=["posenc_ppl"])
+
+
+FEW: dict[str, Any] = {"tasks": ["posenc_ppl"], "lengths": [128], "samples": 2, "scored": 16}
+
+
+def loss(evaluation: Any) -> float:
+    return next(row.value for row in evaluation.rows if row.metric == "nll")
+
+
+@pytest.mark.slow
+def test_a_scheme_of_a_file_is_known_to_a_model_type_of_lm_eval(tmp_path: Path, monkeypatch) -> None:
+    """As ``--model_args`` writes it."""
+    (tmp_path / "scheme_in_a_file.py").write_text(
+        "from hf_posenc.extend import register_scheme\nfrom hf_posenc.schemes.bias.alibi import ALiBi\n"
+        "@register_scheme('alibi_of_a_file')\nclass OfAFile(ALiBi): pass\n"
+    )
+    for owner, name in ((registry, "_SCHEMES"), (registry, "_CLASSES"), (plugins, "_IMPORTED")):
+        monkeypatch.setattr(owner, name, dict(getattr(owner, name)))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    words = "pretrained=starter:llama,scheme=alibi_of_a_file"
+    with pytest.raises(UnknownScheme, match="alibi_of_a_file"):
+        PosEncLM.create_from_arg_string(words)
+    own = PosEncLM.create_from_arg_string(f"{words},import_file={tmp_path / 'scheme_in_a_file.py'}")
+    assert loss(evaluate(own, **FEW)) == loss(evaluate("starter:llama", scheme="alibi", **FEW))
+
+
+@pytest.mark.slow
+def test_an_adapter_is_named_and_its_base_found_or_given(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="comparisons draw plots, with the extra `plot`")
+    peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+    model, tokenizer = load_starter("llama")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    tuned = get_peft_model(patch_model(model, "yarn", factor=4), config)
+    tuned.save_pretrained(tmp_path / "tuned")  # without a tokenizer: that of the base is taken
+    want = loss(evaluate(tuned, tokenizer, **FEW))
+    assert loss(evaluate(tmp_path / "tuned", **FEW)) == pytest.approx(want, rel=1e-5)
+    assert loss(evaluate("starter:llama", peft=str(tmp_path / "tuned"), **FEW)) == pytest.approx(want, rel=1e-5)
+    assert loss(evaluate("starter:llama", scheme="yarn", factor=4, **FEW)) != pytest.approx(want, rel=1e-3)
+    compared = compare(tmp_path / "tuned", "unpatched,rerope", out=tmp_path / "out", **FEW)
+    assert compared.about["model"] == str(tmp_path / "tuned")
+    assert compared.labels == ["yarn (as saved)", "rerope"]
+    assert loss(compared) == pytest.approx(want, rel=1e-5)

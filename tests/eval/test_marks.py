@@ -1,23 +1,25 @@
-"""Marks in tables: where a reference is compared, what they say, and that foreign labels stay harmless."""
+"""Marks, verdicts and remarks of a comparison: what is held against what, and numbers that must be equal."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from hf_posenc.eval import compare
 from hf_posenc.eval.report.exports import comparison_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.remarks import remarks, verdict
-from hf_posenc.eval.report.tables import difference_table, value_table
+from hf_posenc.eval.report.tables import value_table
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.paired import Difference
 from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.eval.results.store import Record
 
-pytest.importorskip("matplotlib")
+from .conftest import TRAINED
+from .made_up import made_up
 
-DIFFERENCE = Difference("pi", "yarn", "t", "nll", 256, 0.3764, 0.064, 0.2412, 0.5116, 16, 16, 1e-4, 2e-4, "worse")
+pytest.importorskip("matplotlib")
 
 
 def compared(losses: dict[str, list[float]], against: str | None = "yarn", metric: str = "nll") -> Comparison:
@@ -30,13 +32,7 @@ def compared(losses: dict[str, list[float]], against: str | None = "yarn", metri
             for number, one in enumerate(values)
         ]
         records.append(Record(label, label, "posenc_ppl", 256, "done", "", [row], 1.0, {}, scores))
-    about = {
-        "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256], "tasks": ["posenc_ppl"],
-        "schemes": [{"label": label, "scheme": "x", "options": {}, "needs_training": False} for label in losses],
-        "factor_per_length": False, "samples": 5, "scored": 64, "keys": 8, "depths": [0.5], "seed": 0, "limit": None,
-        "text": None, "versions": {"python": "3.11"}, "digests": {}, "command": None, "against": against,
-    }  # fmt: skip
-    return Comparison(about, records)
+    return made_up(records, against=against)
 
 
 LOSSES = {
@@ -52,29 +48,6 @@ def test_each_number_has_its_mark_and_the_reference_none() -> None:
     }  # fmt: skip
     plain = value_table(compared(LOSSES, against=None), "posenc_ppl", "nll").lines
     assert all(cell.endswith("0.100") for _, cell in plain)
-
-
-def test_differences_have_a_table_of_their_own() -> None:
-    comparison = compared(LOSSES)
-    table = difference_table(comparison, "posenc_ppl", "nll")
-    assert table is not None
-    assert table.head == ["scheme", "256 (1×)"]
-    assert [label for label, _ in table.lines] == ["lower", "higher", "either"]
-    assert table.caption.startswith("cross-entropy loss minus that of yarn (nats/token)")
-    text = comparison_text(comparison)
-    for _, cell in table.lines:
-        assert f"| {cell} |" in text
-        assert cell in page_html(comparison)
-    assert "\n+ " not in text  # which Markdown would take for a list
-
-
-def test_a_task_without_comparison_says_so() -> None:
-    comparison = compared(LOSSES)
-    assert remarks(comparison) == []
-    bare = Comparison(comparison.about, [replace(record, documents=[]) for record in comparison.records])
-    assert remarks(bare) == [
-        "posenc_ppl: nothing is compared with yarn, which has no number there that is a mean over documents."
-    ]
 
 
 def test_the_verdict_names_what_is_sure_at_the_longest_length() -> None:
@@ -105,3 +78,37 @@ def test_each_model_is_judged_by_its_own_baseline() -> None:
     assert verdict(comparison) == f"{first}a · pi surely better. {second}b · pi surely worse."
     chosen = Comparison(comparison.about | {"against": "a · unpatched"}, comparison.records)
     assert "b · unpatched" in verdict(chosen), "control: whoever names a reference has all lines held against it"
+
+
+SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "tasks": ["posenc_ppl"]}
+
+
+@pytest.fixture
+def run(llama, tokenizer, tmp_path) -> Callable:
+    def compared(schemes: str, lengths: list[int], **given: Any) -> Comparison:
+        return compare(llama, schemes, tokenizer=tokenizer, out=tmp_path, lengths=lengths, **SMALL, **given)
+
+    return compared
+
+
+def test_schemes_with_a_factor_of_1_are_named(run, tmp_path) -> None:
+    found = run("unpatched,yarn,yarn+logn,yarn:factor=2,dca", [TRAINED // 2, TRAINED])
+    losses = {row.scheme: row.value for row in found.rows if (row.metric, row.length) == ("nll", TRAINED)}
+    assert losses["yarn"] == losses["yarn+logn"] == pytest.approx(losses["unpatched"], rel=1e-5)
+    assert losses["dca"] != pytest.approx(losses["unpatched"], rel=1e-5)
+    expected = f"yarn, yarn+logn: no effect at {TRAINED // 2}, {TRAINED} tokens; numbers are those of the model without"
+    assert [one for one in remarks(found) if one.startswith("yarn")] == [f"{expected} a scheme."]
+    assert sum("their factor is 1" in one for one in remarks(found)) == 1
+    for name in ("results.md", "page.html"):
+        assert expected in (tmp_path / name).read_text(encoding="utf-8")
+    schemes = {scheme["label"]: scheme["without_effect"] for scheme in found.to_dict()["about"]["schemes"]}
+    assert schemes["yarn"] == [TRAINED // 2, TRAINED]
+    assert schemes["unpatched"] == schemes["yarn:factor=2"] == []
+
+
+def test_a_rotation_needs_training_on_a_model_that_never_rotated(gpt2, llama, tokenizer, tmp_path) -> None:
+    weights = "training, and these weights were not trained with"
+    for model, expected in ((gpt2, f"yarn+logn, alibi need {weights} them."), (llama, f"alibi needs {weights} it.")):
+        out = tmp_path / type(model).__name__
+        found = compare(model, "yarn+logn,logn,alibi", out=out, tokenizer=tokenizer, lengths=[TRAINED], **SMALL)
+        assert [one for one in remarks(found) if weights in one] == [expected]

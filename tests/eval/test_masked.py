@@ -1,29 +1,16 @@
-"""BERT: targets are masked before they are scored."""
+"""BERT: targets are masked before they are scored, also where the answer stands at the far end of the text."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.masked_lm import PosEncMLM
 
 from .conftest import TRAINED
 from .test_parity import requests
-
-
-def test_score_is_that_of_masked_positions(bert, framed_tokenizer) -> None:
-    context, target = "The sky is", " blue."
-    ((score, _),) = PosEncMLM(bert, tokenizer=framed_tokenizer).loglikelihood(
-        requests("loglikelihood", [(context, target)])
-    )
-    ids = framed_tokenizer(context + target)["input_ids"]
-    first = len(framed_tokenizer(context)["input_ids"]) - 1
-    hidden = [framed_tokenizer.mask_token_id if first <= i < len(ids) - 1 else t for i, t in enumerate(ids)]
-    logits = bert(torch.tensor([hidden])).logits[0].double().log_softmax(-1)
-    assert score == pytest.approx(sum(logits[i, ids[i]].item() for i in range(first, len(ids) - 1)), rel=1e-5)
 
 
 def test_rows_are_those_of_the_logged_samples(bert, framed_tokenizer, text) -> None:
@@ -67,8 +54,35 @@ def test_masked_task_needs_a_mask_token(llama, tokenizer) -> None:
         evaluate(llama, plain, tasks=["posenc_mlm"], lengths=[TRAINED])
 
 
-def test_a_text_that_fills_the_window_is_pointed_to_the_masked_task(bert, framed_tokenizer, text) -> None:
-    """The windows of posenc_ppl have room for the tokens in front, and not for the one that BERT puts at the end."""
-    with pytest.raises(RequestTooLong, match="posenc_mlm"):
-        evaluate(bert, framed_tokenizer, tasks=["posenc_ppl"], samples=2, scored=20, text=text)
-    evaluate(bert, framed_tokenizer, tasks=["posenc_mlm"], samples=2, scored=20, text=text)
+LENGTHS = [100, TRAINED, 2 * TRAINED]
+SMALL = {"lengths": LENGTHS, "samples": 3, "scored": 20, "log_samples": True}
+
+
+def test_the_target_is_in_front(bert, framed_tokenizer, text) -> None:
+    evaluation = evaluate(bert, framed_tokenizer, tasks=["posenc_mlm_all"], text=text, keys=1, depths=[0.5], **SMALL)
+    assert {r.task for r in evaluation.rows} == {"posenc_mlm", "posenc_mlm_recall", "posenc_passkey"}
+    plain, recall = (evaluation.raw["samples"][task] for task in ("posenc_mlm", "posenc_mlm_recall"))
+    rows = {(r.metric, r.length): r for r in evaluation.rows if r.task == "posenc_mlm_recall"}
+    for number, length in enumerate(LENGTHS):
+        hits = []
+        for without, sample in zip(plain, recall, strict=True):
+            _, ids, positions = sample["arguments"][number]
+            _, near, same = without["arguments"][number]
+            assert (len(ids), positions) == (length, same)
+            assert ids[-21:-1] == near[-21:-1]  # the same target as without
+            assert ids[1:21] == ids[-21:-1]  # whole, at the front
+            masked = torch.tensor([ids])
+            masked[0, positions] = framed_tokenizer.mask_token_id
+            guess = bert(masked).logits[0, positions].argmax(-1)
+            hits.append((guess == torch.tensor([ids[p] for p in positions])).double().mean().item())
+        assert rows["recall", length].value == pytest.approx(sum(hits) / 3)
+        assert rows["recall", length].stderr is not None
+
+
+def test_a_model_that_looks_it_up_scores_one(bert, framed_tokenizer, text, monkeypatch) -> None:
+    def oracle(self, ids, positions):
+        return [-0.1] * len(positions), [ids[p] == ids[p - (len(ids) - 22)] for p in positions]
+
+    monkeypatch.setattr(PosEncMLM, "scores", oracle)
+    evaluation = evaluate(bert, framed_tokenizer, tasks=["posenc_mlm_recall"], text=text, **SMALL)
+    assert {r.value for r in evaluation.rows if r.metric == "recall"} == {1.0}

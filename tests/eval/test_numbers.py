@@ -9,21 +9,13 @@ import pytest
 import torch
 
 from hf_posenc import patch_model
-from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.spans import passes
-from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
-from hf_posenc.eval.results.rows import Row, rows_of
-from hf_posenc.eval.results.store import Record
+from hf_posenc.eval.results.rows import rows_of
 from hf_posenc.eval.tasks.base import (
     perplexity,
 )
-from hf_posenc.eval.tasks.documents import DocsTask
-from hf_posenc.eval.tasks.retrieval import opened
-from hf_posenc.eval.tasks.sweep import Sweep
-from hf_posenc.eval.texts.haystack import listed
-from hf_posenc.eval.texts.needles import Niah
 
 from .conftest import TRAINED
 
@@ -96,63 +88,6 @@ def test_perplexity_is_of_the_mean_loss() -> None:
     assert found.stderr == pytest.approx(math.exp(2.0) * 0.5)  # d exp(x) = exp(x) dx
     found = rows_of({**results, "results": {"t": {"ppl_L8,none": 7.0}}}, scheme="s", model="m")
     assert [row.stderr for row in found] == [None]
-
-
-def comparison(*rows: Row) -> Comparison:
-    record = Record("k", "pi", "t", 8, "done", "", rows, 1.0, {})
-    return Comparison({"model": "name", "schemes": [{"label": "pi"}]}, [record])
-
-
-def row(metric: str, depth: float | None = None, task: str = "t", length: int = 8) -> Row:
-    return Row("m", "s", task, length, depth, metric, 1.0, 0.1, 4)
-
-
-def test_settings_of_a_comparison() -> None:
-    found = comparison(row("nll"), row("acc"), row("acc", 0.5), row("part", 0.5), row("other"), row("ppl", task="u"))
-    assert found.tasks() == ["t", "u"]
-    assert found.metrics("t") == ["acc", "nll", "other"]  # the first stands for the task
-    assert found.metrics("t", depth=True) == ["acc", "part"]
-    assert found.metrics("u") == ["ppl"]
-    assert {(r.model, r.scheme) for r in found.rows} == {("name", "pi")}
-    assert found.reasons("done") == {("pi", ""): found.records}
-    assert found.with_state("failed") == []
-    placed = rows_by_cell(found.rows, "t", "acc")
-    assert list(placed) == [("pi", 8)]
-    assert placed["pi", 8].depth is None
-
-
-def test_a_sweep_by_default() -> None:
-    found = Sweep.of({"lengths": "512;256,512"})
-    assert (found.lengths, found.longest) == ((256, 512), 512)
-    assert (found.samples, found.keys, found.scored, found.seed) == (16, 8, 64, 0)
-    assert found.depths == (0.0, 0.25, 0.5, 0.75, 1.0)
-    assert [DocsTask.Options.of({"docs": docs, "from_start": "no"}).docs for docs in (None, "a b,c", ["a", "b"])] == [
-        (), ("a b,c",), ("a", "b")
-    ]  # fmt: skip
-    for nothing in ({}, {"lengths": []}, {"lengths": None}):
-        with pytest.raises(TaskOptionOutOfRange, match="has no lengths"):
-            Sweep.of(nothing)
-    assert [Sweep.of({"lengths": given}).lengths for given in (8, "8", "[8, 9]", (9, 8, 8))] == [
-        (8,), (8,), (8, 9), (8, 9)
-    ]  # fmt: skip
-
-
-def test_the_pinned_needle_has_its_index() -> None:
-    for seed in range(12):
-        for options in ({"queries": 3}, {"codes": 3}, {}, {"distractors": 4}):
-            made = Niah(f"{seed}", 0.37, **options)
-            depth, needle = made.needles[made.pinned]
-            assert depth == 0.37
-            assert made.answers[made.pinned] in needle
-            assert sum(index == 0.37 for index, _ in made.needles) == 1
-            order = [made.prompt(50).index(answer) for answer in made.answers]
-            assert options.get("codes", 1) == 1 or order == sorted(order)  # values of one key come in the text's order
-    assert len({Niah(f"{seed}", 0.37, queries=3).pinned for seed in range(12)}) == 3
-
-
-def test_each_answer_follows_the_right_ones_before_it() -> None:
-    assert opened(["a", "b", "c"]) == [("", " a"), (" a,", " b"), (" a, b,", " c")]
-    assert [listed(["a", "b", "c"][:n]) for n in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
 
 
 def test_random_positions_depend_on_the_sequence_alone(llama, tokenizer) -> None:

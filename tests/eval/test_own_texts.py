@@ -1,4 +1,4 @@
-"""Several documents to measure on: windows are shared out among them and cross none, and tasks say what they read."""
+"""Documents of the user: what is used, what is left out, and that windows cross none of them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,84 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_posenc.errors import BadComparison, WrongKind
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.catalogue import check_settings_read
+from hf_posenc.eval.errors import TextTooShort, UnreadableDocuments
 from hf_posenc.eval.texts.measured_text import module_text
 from hf_posenc.insight.probe.run import shares
 from hf_posenc.texts import TextSource
 
-from .conftest import TRAINED
+from .conftest import TRAINED, nats
+
+LENGTHS = [64, TRAINED]
+SMALL = {"tasks": ["posenc_docs"], "lengths": LENGTHS, "scored": 16, "log_samples": True}
+SOURCE = module_text("bisect")
+
+
+@pytest.fixture
+def records(tmp_path):
+    path = tmp_path / "records.jsonl"
+    texts = [SOURCE, "", SOURCE[500:], "too short", None, SOURCE[900:]]
+    path.write_text("\n".join(json.dumps({"body": text}) for text in texts) + "\n\n", encoding="utf-8")
+    return path
+
+
+def test_numbers_are_those_of_the_documents(llama, tokenizer, records) -> None:
+    options = {"docs": str(records), "field": "body", "from_start": True}
+    evaluation = evaluate(llama, tokenizer, options=options, **SMALL)
+    counts = evaluation.raw["configs"]["posenc_docs"]["metadata"]["documents"]
+    assert counts == {"read": 6, "used": 3, "short": 1, "empty": 2, "windows": 3}
+    rows = {(r.metric, r.length): r for r in evaluation.rows}
+    samples = evaluation.raw["samples"]["posenc_docs"]
+    assert [sample["doc"]["name"] for sample in samples] == [f"records.jsonl:{line}" for line in (1, 3, 6)]
+    for length in LENGTHS:
+        found = []
+        for text in (SOURCE, SOURCE[500:], SOURCE[900:]):
+            ids = tokenizer(text)["input_ids"][LENGTHS[-1] - length : LENGTHS[-1]]
+            found.append(nats(llama, ids, 16).mean().item())
+        assert rows["nll", length].value == pytest.approx(sum(found) / 3, rel=1e-5)
+        assert rows["nll", length].n == 3
+
+
+def test_each_document_has_as_many_windows(llama, tokenizer, records) -> None:
+    """At random places of all its parts, scored like any other tokens; the books differ in length."""
+    options = {"docs": str(records), "field": "body"}
+    evaluation = evaluate(llama, tokenizer, options=options, samples=8, **SMALL)
+    samples = evaluation.raw["samples"]["posenc_docs"]
+    clusters = [sample["doc"]["cluster"] for sample in samples]
+    assert {name: clusters.count(name) for name in clusters} == {
+        "records.jsonl:1": 3, "records.jsonl:3": 3, "records.jsonl:6": 2
+    }  # fmt: skip
+    for sample in samples:
+        name, start = sample["doc"]["name"].split(", token ")
+        text = {"1": SOURCE, "3": SOURCE[500:], "6": SOURCE[900:]}[name[-1]]
+        ids = tokenizer(text)["input_ids"][int(start) : int(start) + LENGTHS[-1]]
+        assert sample["doc"]["ids"] == ids
+        for length in LENGTHS:
+            loss = nats(llama, ids[-length:], 16).mean().item()
+            assert sample[f"nll_L{length}"] == pytest.approx(loss, rel=1e-5)
+    other = evaluate(llama, tokenizer, options=options, samples=8, seed=1, **SMALL).raw["samples"]["posenc_docs"]
+    assert [s["doc"]["name"] for s in other] != [s["doc"]["name"] for s in samples]
+
+
+def test_documents_that_are_all_too_short_raise(llama, tokenizer, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("short", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("", encoding="utf-8")
+    with pytest.raises(TextTooShort, match="128"):
+        evaluate(llama, tokenizer, options={"docs": str(tmp_path)}, **SMALL)
+
+
+def test_missing_sources_raise(llama, tokenizer, tmp_path) -> None:
+    for options in ({}, {"docs": str(tmp_path / "nowhere.txt")}, {"docs": str(tmp_path)}):
+        with pytest.raises(UnreadableDocuments):
+            evaluate(llama, tokenizer, options=options, **SMALL)
+
 
 BOOKS = [module_text("bisect"), "short", module_text("keyword") * 3, ""]
-LENGTHS = [64, TRAINED]
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=30), st.data())
@@ -35,26 +97,6 @@ def test_shares_are_in_proportion(rooms: list[int], data: st.DataObject) -> None
     for room, share in zip(rooms, found, strict=True):
         assert share <= room
         assert abs(share - count * room / sum(rooms)) < 1
-
-
-def test_the_loss_is_that_of_windows_of_each_document(llama, tokenizer) -> None:
-    """Computed anew by plain forward passes over the tokens of the document that a window is named after."""
-    evaluation = evaluate(
-        llama, tokenizer, tasks=["posenc_sliding_ppl"], lengths=[64], longest=LENGTHS[-1], samples=5,
-        text=Dataset.from_dict({"text": BOOKS}), options={"stride": 16, "stretch": 16}, log_samples=True,
-    )  # fmt: skip
-    samples = evaluation.raw["samples"]["posenc_sliding_ppl"]
-    names = [sample["doc"]["name"].split(", token ") for sample in samples]
-    assert {name for name, _ in names} == {"dataset:0", "dataset:2"}
-    losses = []
-    for name, start in names:
-        ids = tokenizer(BOOKS[int(name[-1])], add_special_tokens=False)["input_ids"]
-        end = int(start) + len(samples[0]["doc"]["ids"])
-        window = torch.tensor([ids[end - 64 : end]])
-        logits = llama(window).logits[0, -17:-1].double()
-        losses.append(torch.nn.functional.cross_entropy(logits, window[0, -16:]).item())
-    (row,) = (row for row in evaluation.rows if row.metric == "nll")
-    assert row.value == pytest.approx(sum(losses) / 5, rel=1e-5)
 
 
 @pytest.mark.parametrize("task", ["posenc_ppl", "posenc_token_nll", "posenc_docs"])

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.errors import BadComparison
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.results.comparison import interval
 from hf_posenc.eval.results.paired import Difference, holm, paired_differences
@@ -244,16 +243,6 @@ def test_differences_are_those_of_the_exported_documents(run, tmp_path: Path) ->
     assert {(r["scheme"], r["task"], r["metric"], int(r["length"])) for r in rows} == set(found)
     assert all(float(r["difference"]) == found[r["scheme"], r["task"], r["metric"], int(r["length"])]["difference"]
                for r in rows)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("schemes", "against", "message"),
-    [("unpatched,pi", "yarn", "the schemes are unpatched, pi"), ("pi", "pi", "Only pi is measured")],
-)
-def test_an_invalid_reference_is_refused(run, tmp_path, schemes: str, against: str, message: str) -> None:
-    with pytest.raises(BadComparison, match=message):
-        run(schemes, against=against)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_windows_of_two_books_have_no_interval(llama, tokenizer) -> None:

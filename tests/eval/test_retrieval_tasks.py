@@ -179,21 +179,6 @@ def test_masked_models_get_the_same_documents(bert, framed_tokenizer) -> None:
             assert sample[loss] == pytest.approx(-scores.mean().item(), rel=1e-4)
 
 
-@pytest.mark.slow
-def test_the_group_has_every_task_and_no_number_of_its_own(llama, tokenizer, tmp_path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("The quick brown fox jumps over the lazy dog. " * 200, encoding="utf-8")
-    lm = PosEncLM(llama, tokenizer=tokenizer, max_length=LENGTHS[-1])
-    out = run(
-        lm, ["posenc_longctx"], tokenizer, text=str(text), keys=1, depths=[0.5], samples=1, scored=8, lengths=LENGTHS
-    )
-    assert {"posenc_ppl", "posenc_passkey", *RETRIEVAL} <= set(out["group_subtasks"]["posenc_longctx"])
-    rows = rows_of(out, scheme="none", model="llama")
-    assert {row.task for row in rows} >= {"posenc_ppl", "posenc_passkey", *RETRIEVAL}
-    assert "posenc_longctx" not in {row.task for row in rows}
-    assert {row.length for row in rows} == set(LENGTHS)
-
-
 @pytest.mark.parametrize("name", ["posenc_niah_multiquery", "posenc_vt", "posenc_fwe"])
 def test_prompts_come_from_the_seed_alone(tokenizer, name: str) -> None:
     first, again, other = (task_of(name, tokenizer, **SMALL, seed=seed).dataset["test"].to_list() for seed in (0, 0, 1))

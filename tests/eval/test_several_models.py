@@ -11,7 +11,6 @@ import torch
 
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import MeasuredModel, compare
-from hf_posenc.eval.comparison import measure
 
 from .conftest import TRAINED, byte_level
 
@@ -70,10 +69,3 @@ def test_another_tokenizer_is_refused(llama, tuned, tokenizer, tmp_path) -> None
     models = [MeasuredModel(llama, "a", tokenizer), MeasuredModel(tuned, "b", byte_level(framed=True))]
     with pytest.raises(BadComparison, match="tokenizer of 'b' differs"):
         compare(models, "unpatched", out=tmp_path, **SMALL)
-
-
-def test_a_reference_without_its_model_is_refused_before_anything_is_measured(run, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(measure, "evaluate", lambda *_, **__: pytest.fail("measured"))
-    with pytest.raises(BadComparison, match=r"begin with base, tuned\. Name the model, too, as in 'base · unpatched'"):
-        run("base,tuned", "both", against="pi")
-    assert not (tmp_path / "both").exists()

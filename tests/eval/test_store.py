@@ -13,7 +13,7 @@ import pytest
 
 from hf_posenc.eval.errors import StoreUnreadable, StoreUnusable
 from hf_posenc.eval.results.rows import Row
-from hf_posenc.eval.results.store import Costs, Record, Store, key_of
+from hf_posenc.eval.results.store import Costs, Record, Store
 
 RECORD = Record(
     key="k", scheme="yarn", task="posenc_ppl", length=256, state="done", reason="",
@@ -35,13 +35,6 @@ def test_a_record_survives_a_round_trip(path: Path) -> None:
     with Store(path) as store:
         assert store.get("k") == RECORD
         assert store.get("other").length is None  # type: ignore[union-attr]
-
-
-def test_every_setting_has_its_own_key() -> None:
-    settings = {"seed": 0, "length": 256, "scheme": [{"name": "yarn", "options": {"beta_fast": 32.0}}]}
-    assert key_of(settings) == key_of(dict(reversed(settings.items())))
-    changed = [{**settings, "seed": 1}, {**settings, "length": 512}, {**settings, "more": None}]
-    assert len({key_of(s) for s in [settings, *changed]}) == 4
 
 
 def test_two_at_once_are_refused(path: Path) -> None:

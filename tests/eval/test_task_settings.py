@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
 
-from hf_posenc.cli import main
 from hf_posenc.eval.catalogue import FILE_TASKS, SETTINGS, TASKS, members, own_tasks, read_by
 from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.eval.texts.measured_text import MeasuredText, module_text
@@ -47,18 +45,3 @@ def test_what_tasks_read_is_listed(task: str, framed_tokenizer, monkeypatch) -> 
     TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
     assert read == {name for name in SETTINGS if read_by(name, [task])}
     assert spy.read == bool(read_by("text", [task]))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["eval", "-t", "posenc_ppl", "--set", "keys=3"], "posenc_ppl reads keys"),
-        (["compare", "-s", "yarn", "-t", "posenc_passkey", "--set", "scored=8"], "posenc_passkey reads scored"),
-    ],
-)
-def test_settings_that_no_task_reads_are_refused(words: list[str], said: str, tmp_path: Path, capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "-m", "starter:llama", "-l", "64", "--out", str(tmp_path / "out")])
-    assert ended.value.code == 2
-    assert f"None of the tasks {said}" in " ".join(capsys.readouterr().err.split())
-    assert not list(tmp_path.iterdir())

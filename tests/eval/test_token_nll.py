@@ -6,14 +6,13 @@ import math
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.lm.spans import prefix_consistent
 
-from .conftest import TRAINED, VOCABULARY, alert
+from .conftest import TRAINED, VOCABULARY, alert, nats
 
 LENGTHS = [32, 64, TRAINED, 2 * TRAINED]
 SMALL = {"tasks": ["posenc_token_nll"], "lengths": LENGTHS, "samples": 3, "log_samples": True}
@@ -36,21 +35,15 @@ def forwards(monkeypatch) -> list[int]:
     return seen
 
 
-def losses(model, ids: list[int]) -> list[float]:
-    """Nats of every token but the first, by a plain forward."""
-    row = torch.tensor([ids])
-    logits = model(row).logits[0, :-1].double()
-    return torch.nn.functional.cross_entropy(logits, row[0, 1:], reduction="none").tolist()
-
-
 def test_numbers_are_those_of_a_plain_forward(llama, tokenizer, text, forwards) -> None:
     evaluation = evaluate(llama, tokenizer, text=text, **SMALL)
     assert forwards == [LENGTHS[-1] - 1] * 3  # one pass a document
     rows = {(r.metric, r.length): r for r in evaluation.rows}
-    documents = [losses(llama, sample["arguments"][0][2]) for sample in evaluation.raw["samples"]["posenc_token_nll"]]
+    texts = [sample["arguments"][0][2] for sample in evaluation.raw["samples"]["posenc_token_nll"]]
+    documents = torch.stack([nats(llama, ids, len(ids) - 1) for ids in texts])
     for before, length in zip([0, *LENGTHS], LENGTHS, strict=False):
-        stretch = torch.tensor([each[max(before - 1, 0) : length - 1] for each in documents]).mean(-1)
-        whole = torch.tensor([each[: length - 1] for each in documents]).mean(-1)
+        stretch = documents[:, max(before - 1, 0) : length - 1].mean(-1)
+        whole = documents[:, : length - 1].mean(-1)
         for name, expected in (("", stretch), ("prefix_", whole)):
             row = rows[f"{name}nll", length]
             assert row.value == pytest.approx(expected.mean().item(), rel=1e-5)
@@ -84,33 +77,6 @@ def test_length_dependent_schemes_take_one_pass_per_length(
     monkeypatch.setattr(PosEncLM, "prefixes", True)
     one = evaluate(llama, tokenizer, text=text, **SMALL)
     assert [r.value for r in one.rows] != pytest.approx([r.value for r in many.rows], rel=1e-4)  # control
-
-
-def test_the_models_own_length_dependent_scaling_counts(llama) -> None:
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    config = LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, rope_parameters=rope)
-    assert not prefix_consistent(LlamaForCausalLM(config))
-    assert prefix_consistent(llama)
-
-
-def test_random_positions_are_equal_in_any_batch(llama, tokenizer, text) -> None:
-    patch_model(llama, "randpos", target_length=LENGTHS[-1], test="random")
-    alone = evaluate(llama, tokenizer, text=text, **SMALL)
-    torch.manual_seed(1)
-    together = evaluate(llama, tokenizer, text=text, batch_size=3, **SMALL)
-    assert together.rows == alone.rows
-
-
-def test_whole_texts_are_scored_a_slice_at_a_time(llama, tokenizer, text, monkeypatch) -> None:
-    """The same numbers whether the head runs once or on a few positions at a time."""
-    once = evaluate(llama, tokenizer, text=text, **SMALL)
-    widths: list[int] = []
-    llama.lm_head.register_forward_hook(lambda module, given, made: widths.append(made.numel()))
-    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.WHOLE", 0)
-    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.HELD", 10 * VOCABULARY)
-    sliced = evaluate(llama, tokenizer, text=text, **SMALL)
-    assert max(widths) == 10 * VOCABULARY
-    assert [r.value for r in sliced.rows] == pytest.approx([r.value for r in once.rows], rel=1e-6)
 
 
 def test_capped_logits_are_not_taken_for_plain_ones(tokenizer, text, monkeypatch) -> None:

@@ -1,8 +1,10 @@
-"""Lessons check their own conclusions against formulas; here they run, and one is shown to be able to fail."""
+"""Lessons and findings run, and check their own conclusions; a lesson is shown to be able to fail."""
 
 from __future__ import annotations
 
+import json
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -41,3 +43,21 @@ def test_a_lesson_fails_where_no_scheme_has_an_effect(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["dog"])
     with pytest.raises(AssertionError):
         runpy.run_path(str(FOLDER / "dog.py"))
+
+
+FINDINGS = Path(__file__).parents[2] / "examples" / "findings"
+NAMES = sorted(file.stem for file in FINDINGS.glob("*.py") if file.stem != "verdict")
+
+
+QUICKEST = ("attention_fading", "lost_in_the_middle", "nope_length", "streaming_cliff")  # one of each kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [one if one in QUICKEST else pytest.param(one, marks=pytest.mark.full) for one in NAMES]
+)
+def test_the_quick_form_runs(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, FINDINGS / f"{name}.py", "--quick", "--out", tmp_path / "finding.json"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Verdict: " in run.stdout
+    assert json.loads((tmp_path / "finding.json").read_text())["quick"]

@@ -6,13 +6,12 @@ import re
 import sys
 from collections.abc import Iterator
 from math import log2
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
-from hf_posenc import load_starter, patch_model
+from hf_posenc import load_starter
 
 from ..example_modules import example_module
 
@@ -88,38 +87,3 @@ def test_vectors_are_means_over_tokens(example: ModuleType) -> None:
     torch.testing.assert_close(encoder.vectors(text, "chunks: best"), of_chunks)
     torch.testing.assert_close(encoder.vectors(text, "chunks: mean")[0], whole / whole.norm())
     assert not torch.allclose(encoder.vectors(text, "chunks: mean"), of_chunks[:1], atol=1e-3)
-
-
-@pytest.mark.slow
-def test_an_imitation_is_perfect_only_of_oneself(example: ModuleType) -> None:
-    tuning = sys.modules["long_retrieval_tuning"]
-    (teacher, tokenizer), (student, _) = load_starter("bert"), load_starter("bert")
-    chunks = torch.randint(10, 200, (2, 1, 30), generator=torch.Generator().manual_seed(0))
-    assert tuning.loss(student.base_model, teacher.base_model, chunks, tokenizer).item() < 1e-9
-    patch_model(student, "none", factor=4)
-    assert tuning.loss(student.base_model, teacher.base_model, chunks, tokenizer).item() > 0.05
-
-
-@pytest.mark.slow
-def test_tuning_resumes(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuning = sys.modules["long_retrieval_tuning"]
-    monkeypatch.setattr(tuning, "STAGES", ((1.0, 2, 1, 30),))
-    monkeypatch.setattr(tuning, "SAVE_EVERY", 1)
-    teacher, tokenizer = load_starter("bert")
-
-    def after(file: str) -> torch.Tensor:
-        student = patch_model(load_starter("bert")[0], "rope", factor=4).base_model
-        tuning.tuned(student, teacher.base_model, tokenizer, [" ".join(novel) for novel in NOVELS], 4, tmp_path / file)
-        return student(torch.arange(10, 40)[None]).last_hidden_state
-
-    save = tuning.save_state
-    with monkeypatch.context() as killed:
-        killed.setattr(tuning, "save_state", lambda *state: stopped_after(save, *state))
-        with pytest.raises(KeyboardInterrupt):
-            after("a")
-    torch.testing.assert_close(after("a"), after("b"))
-
-
-def stopped_after(save: object, *state: object) -> None:
-    save(*state)  # type: ignore[operator]
-    raise KeyboardInterrupt

@@ -81,19 +81,6 @@ def test_equivalence_needs_the_whole_interval_inside() -> None:
     assert verdict([same("good", "copy", 4.0, within=0.001)], cells) == "reproduced"
 
 
-def test_what_the_model_cannot_do_decides_nothing() -> None:
-    chance = random.Random(1)
-    cells = together(
-        cell("able", [float(chance.random() < 0.8) for _ in range(30)], metric=ACCURACY),
-        cell("unable", [0.0] * 30, metric=ACCURACY),
-    )
-    claims = judge([better("able", "unable", 4.0)], [ACCURACY], cells)
-    assert verdict_on(claims, judge([able("able", 4.0, least=0.05)], [ACCURACY], cells)) == "reproduced"
-    for lacking in ("able", "unable"):
-        needed = judge([able(lacking, 4.0, least=0.75)], [ACCURACY], cells)
-        assert verdict_on(claims, needed) == "not decidable at this size"
-
-
 @pytest.mark.parametrize(("n", "right"), [(8, 0), (8, 8), (8, 1), (8, 7), (256, 256), (30, 0)])
 @pytest.mark.parametrize("least", [0.02, 0.5, 0.9])
 def test_an_ability_has_the_interval_of_a_share(n: int, right: int, least: float) -> None:
@@ -110,14 +97,6 @@ def test_an_ability_has_the_interval_of_a_share(n: int, right: int, least: float
         z = (right / n - least) / (least * (1 - least) / n) ** 0.5
         assert found.p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
         assert (found.p < 0.05) == (not found.low <= least <= found.high)
-
-
-def test_seeds_that_disagree_leave_a_finding_open_however_sure_each_is() -> None:
-    shifts = (0.3, -0.2, 0.4)
-    cells = [cell("base", GOOD, seed=seed) for seed in range(3)]
-    cells += [cell("other", noisy(shift, seed + 9), seed=seed) for seed, shift in enumerate(shifts)]
-    assert verdict([better("base", "other", 4.0)], together(*cells)) == "not decidable at this size"
-    assert verdict([better("base", "other", 4.0)], together(cells[0], cells[3])) == "reproduced"
 
 
 def test_windows_of_one_text_are_one_piece_of_evidence() -> None:

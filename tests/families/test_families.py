@@ -19,7 +19,7 @@ from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import MaskMismatch, SchemeNotDefined, UnsupportedModel
 from hf_posenc.patching.state import scheme_of
 
-from .tiny import LENGTH, tiny, tiny_encoder_decoder, tokens
+from .tiny import LENGTH, cached, gap, logits, padded, tiny, tiny_encoder_decoder, tokens
 
 DECODERS = [
     *("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "phi", "cohere", "deepseek_v3", "smollm3", "gpt_neox"),
@@ -47,7 +47,7 @@ NUMBERS_PADDING = ("fuyu", "gemma3", "gemma4")  # models around a decoder that n
 MAKES_MASKS = ("gemma3", "gemma4")  # for the decoder inside, which does not say that a layer has dropped keys
 IN_FLOAT64 = ("gemma4", "gemma4_text")  # float32 moves their logits by 3e-5
 CLOSE = 2e-5  # of the spread of logits, float32: a few hundred times its rounding; 8 digits of mixed sums differ
-FIRST_SCHEMES = ["yarn", *(pytest.param(name, marks=pytest.mark.slow) for name in SCHEMES if name != "yarn")]
+OTHER_SCHEMES = [name for name in SCHEMES if name != "yarn"]
 
 
 def families(names: list[str], others: list[str]) -> list[Any]:
@@ -85,23 +85,6 @@ def supported(name: str, *, masked: bool = False) -> PreTrainedModel:
     return built(name, masked=masked)
 
 
-def logits(model: PreTrainedModel, ids: Tensor, **call: Any) -> Tensor:
-    with torch.no_grad():
-        return model(input_ids=ids, **call).logits
-
-
-def cached(model: PreTrainedModel, ids: Tensor, first: int, chunk: int = 1, mask: Tensor | None = None) -> Tensor:
-    """Logits of a text that is read in parts, the keys of which are cached."""
-    past, found = None, []
-    for start, end in [(0, first), *((at, at + chunk) for at in range(first, ids.shape[1], chunk))]:
-        call = {} if mask is None else {"attention_mask": mask[:, :end]}
-        with torch.no_grad():
-            out = model(input_ids=ids[:, start:end], past_key_values=past, use_cache=True, **call)
-        past = out.past_key_values
-        found.append(out.logits)
-    return torch.cat(found, dim=1)
-
-
 def continues(model: PreTrainedModel, ids: Tensor, stock: Tensor, chunk: int = 1) -> bool:
     """Whether an unpatched model continues a text from its cache, with room for our rounding beside its own.
 
@@ -109,7 +92,7 @@ def continues(model: PreTrainedModel, ids: Tensor, stock: Tensor, chunk: int = 1
     """
     if getattr(model(input_ids=ids[:, :2]), "past_key_values", None) is None:
         return False
-    return float((cached(model, ids, 12, chunk) - stock).abs().max() / stock.std()) < CLOSE / 2
+    return gap(cached(model, ids, 12, chunk), stock) < CLOSE / 2
 
 
 def mixes_by_attention(model: PreTrainedModel) -> bool:
@@ -118,8 +101,7 @@ def mixes_by_attention(model: PreTrainedModel) -> bool:
 
 
 def assert_close(found: Tensor, wanted: Tensor) -> None:
-    gap = float((found - wanted).abs().max() / wanted.std())
-    assert gap < CLOSE, f"{gap:.1e} of the spread"
+    assert gap(found, wanted) < CLOSE, f"{gap(found, wanted):.1e} of the spread"
 
 
 @decoders
@@ -137,17 +119,29 @@ def test_the_models_own_positions(name: str) -> None:
     assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
 
 
-@decoders
-@pytest.mark.parametrize("scheme", FIRST_SCHEMES)
+UNUSUAL = [  # layers that call their attention in ways of their own, each with a scheme under which it would show
+    ("stablelm", "sinks"),  # hands on no keyword, so that attention looks its forward pass up
+    ("nemotron", "fox"),
+    ("zamba", "alibi"),  # attention takes twice the width, and is told the number of its layer in each call
+    ("zamba2", "t5"),
+    ("zaya", "self_extend"),  # a dictionary of masks, one of them for a convolution; layers with a window beside
+    ("zaya", "sinks"),
+    ("beam", "alibi"),  # a factor of positions, and layers that count themselves
+]
+READ = [pytest.param(name, "yarn") for name in DECODERS] + [pytest.param(*pair) for pair in UNUSUAL]
+READ += [pytest.param(name, scheme, marks=pytest.mark.slow) for name in DECODERS for scheme in OTHER_SCHEMES]
+READ += [pytest.param(name, scheme, marks=pytest.mark.full) for name in OTHER_DECODERS for scheme in SCHEMES]
+
+
+@pytest.mark.parametrize(("name", "scheme"), READ)
 def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     """At once, token by token, in chunks, and with padding before it."""
     model, ids = supported(name), tokens(40)
-    padding = torch.zeros(2, 5, dtype=torch.long)
-    padded, mask = torch.cat((padding, ids), 1), torch.cat((padding, torch.ones_like(ids)), 1)
+    text, mask = padded(ids)
     stock = logits(model, ids, use_cache=False)
     by_steps, in_chunks = continues(model, ids, stock), continues(model, ids, stock, chunk=4)
-    shifted = logits(model, padded, attention_mask=mask, use_cache=False)[:, 5:]
-    numbers_padding = name in NUMBERS_PADDING or float((shifted - stock).abs().max() / stock.std()) > CLOSE  # as BART
+    shifted = logits(model, text, attention_mask=mask, use_cache=False)[:, 5:]
+    numbers_padding = name in NUMBERS_PADDING or gap(shifted, stock) > CLOSE  # as BART
     try:
         patch_model(model, scheme, **SCHEMES[scheme])
     except SchemeNotDefined as error:
@@ -164,8 +158,8 @@ def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     if numbers_padding and (reads_table or name in NUMBERS_PADDING):
         return
     if by_steps and mixes_by_attention(model):  # other layers read padding as they read tokens
-        assert_close(logits(model, padded, attention_mask=mask, use_cache=False)[:, 5:], whole)
-        assert_close(cached(model, padded, 17, mask=mask)[:, 5:], whole)
+        assert_close(logits(model, text, attention_mask=mask, use_cache=False)[:, 5:], whole)
+        assert_close(cached(model, text, 17, mask=mask)[:, 5:], whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -191,9 +185,8 @@ def test_encoders(name: str) -> None:
     assert torch.equal(logits(model, ids), stock)
     patch_model(model, "alibi")
     whole = logits(model, ids)
-    padding = torch.zeros(2, 5, dtype=torch.long)
-    mask = torch.cat((torch.ones_like(ids), padding), 1)
-    assert_close(logits(model, torch.cat((ids, padding), 1), attention_mask=mask)[:, :30], whole)
+    text, mask = padded(ids, left=False)
+    assert_close(logits(model, text, attention_mask=mask)[:, :30], whole)
     assert logits(model, tokens(LENGTH + 40)).isfinite().all()  # past the end of any table
 
 
@@ -239,3 +232,35 @@ def test_layers_that_need_no_extension_keep_their_own_positions() -> None:
     unpatch_model(model)
     patch_model(model, "alibi")
     assert describe(model).layers == {}
+
+
+@pytest.mark.parametrize("scheme", ["none", "alibi", "host", "yarn"])
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_narrow_window_in_the_last_layer_is_no_decoder(layers: int, scheme: str) -> None:
+    """It hides the last token from the first one, as a decoder does."""
+    own = {"num_hidden_layers": layers, "global_attn_every_n_layers": layers, "local_attention": 8}
+    model, ids = tiny("modernbert", masked=True, **own), torch.randint(5, 97, (1, 30))
+    other = ids.clone()
+    other[0, -1] = 98
+    padded, real = torch.cat((ids, torch.zeros(1, 10).long()), dim=1), (torch.arange(40) < 30).long()[None]
+    patch_model(model, scheme, factor=2)
+    with torch.no_grad():
+        first = [model.model(x, output_hidden_states=True).hidden_states[1][0, 0] for x in (ids, other)]
+        alone, beside = model(ids).logits, model(padded, attention_mask=real).logits[:, :30]
+    assert not torch.equal(*first), "the first layer has no window"
+    torch.testing.assert_close(beside, alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_prompts_are_refused(use_cache: bool) -> None:
+    """They are keys of no token; without them the model is read."""
+
+    def read(prompts: bool) -> torch.Tensor:
+        model = tiny_encoder_decoder("mvp", use_prompt=prompts, prompt_length=5, prompt_mid_dim=16)
+        ids = torch.randint(5, 98, (1, 20))
+        patch_model(model, "alibi", factor=2)
+        return model(input_ids=ids, decoder_input_ids=ids, use_cache=use_cache).logits
+
+    assert read(prompts=False).isfinite().all()
+    with pytest.raises(UnsupportedModel, match="attends to 25 keys where 20 tokens are in reach"):
+        read(prompts=True)

@@ -85,7 +85,7 @@ def test_a_plain_model_is_scaled_as_transformers_does(family: str, scaling: str)
         assert apart(plain(family), stock(family, parameters)) > NOTICED
 
 
-@pytest.mark.parametrize("scaling", ["rope", "pi", "yarn", "yarn, both mscales", "llama3"])
+@pytest.mark.parametrize("scaling", ["rope", "pi", "yarn", "yarn, both mscales", "yarn, unlike mscales", "llama3"])
 @pytest.mark.parametrize("base", BASES)
 def test_a_scheme_takes_both_temperatures_of_an_older_scaling_away(base: str, scaling: str) -> None:
     scheme, options, parameters = SCALINGS[scaling]

@@ -14,7 +14,7 @@ from transformers.models.t5 import modeling_t5
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 
 from .test_families import assert_close
-from .tiny import random_model, tiny_config, tokens
+from .tiny import cached, random_model, tiny_config, tokens
 
 
 def gemma3(**options: Any) -> PreTrainedModel:
@@ -61,8 +61,4 @@ def test_a_text_is_continued_past_the_window(scheme: str) -> None:
     model, ids = gemma3(sliding_window=8), tokens(24) % 90
     patch_model(model, scheme, factor=2)
     with torch.no_grad():
-        whole, cache = model(ids, use_cache=False).logits, None
-        for start, end in ((0, 12), *((at, at + 1) for at in range(12, 24))):
-            out = model(ids[:, start:end], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
-            assert_close(out.logits, whole[:, start:end])
+        assert_close(cached(model, ids, 12), model(ids, use_cache=False).logits)

@@ -11,7 +11,9 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast
 
-from hf_posenc import describe, disable_auto, enable_auto, patch_model
+from hf_posenc import describe, patch_model
+
+from ..small_models import auto_classes
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -56,10 +58,7 @@ def test_read_past_the_trained_length_saved_and_loaded(name: str, tmp_path: Path
     model.save(str(tmp_path / "saved"))
     with pytest.raises(ValueError, match="hf_posenc"):  # transformers alone would drop the scheme
         sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    enable_auto()
-    try:
+    with auto_classes():
         loaded = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    finally:
-        disable_auto()
     assert (describe(loaded), loaded.max_seq_length) == (describe(model), 4 * TRAINED)
     assert np.array_equal(loaded.encode([LONG, SHORT]), found)

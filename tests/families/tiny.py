@@ -144,3 +144,31 @@ def _spread(module: nn.Module) -> None:
 def tokens(length: int, rows: int = 2) -> Tensor:
     """Random ids without those of special tokens, ``[rows, length]``."""
     return torch.randint(3, VOCABULARY - 1, (rows, length), generator=torch.Generator().manual_seed(3))
+
+
+def padded(ids: Tensor, by: int = 5, *, left: bool = True) -> tuple[Tensor, Tensor]:
+    """Ids with padding on one side, and their mask."""
+    sides = (by, 0) if left else (0, by)
+    return nn.functional.pad(ids, sides), nn.functional.pad(torch.ones_like(ids), sides)
+
+
+def logits(model: nn.Module, ids: Tensor, **call: Any) -> Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids, **call).logits
+
+
+def cached(model: PreTrainedModel, ids: Tensor, first: int, chunk: int = 1, mask: Tensor | None = None) -> Tensor:
+    """Logits of a text that is read in parts, the keys of which are cached."""
+    past, found = None, []
+    for start, end in [(0, first), *((at, at + chunk) for at in range(first, ids.shape[1], chunk))]:
+        call = {} if mask is None else {"attention_mask": mask[:, :end]}
+        with torch.no_grad():
+            out = model(input_ids=ids[:, start:end], past_key_values=past, use_cache=True, **call)
+        past = out.past_key_values
+        found.append(out.logits)
+    return torch.cat(found, dim=1)
+
+
+def gap(found: Tensor, wanted: Tensor) -> float:
+    """The largest difference over the spread."""
+    return float((found - wanted).abs().max() / wanted.std())

@@ -65,7 +65,7 @@ def fork(words, setup=lambda: None):
     os._exit(code)
 
 
-def ended(child, started=None):
+def ended(child):
     """What a child leaves behind; it is killed if it takes too long."""
     until = time.monotonic() + LIMIT
     while True:
@@ -106,9 +106,15 @@ def noted(log):
     return setup
 
 
-def wait_until(condition):
+def wait_until(condition, child=None):
+    """Wait for a condition; a child that dies before, or takes too long, is an error."""
     until = time.monotonic() + LIMIT
-    while not condition():
+    while True:
+        died = child is not None and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        if condition():
+            return
+        if died:
+            raise ChildProcessError(ended(child)["err"])
         if time.monotonic() > until:
             raise TimeoutError
         time.sleep(0.002)
@@ -161,7 +167,7 @@ def kills(count):
         log = folder.parent / "log"
         child = fork([*COMPARE, "--out", reference], killed_setup(log, folder))
         done = drawn.randrange(CELLS + 1)  # by what it has done, as the next run may be slower or faster than the first
-        wait_until(lambda log=log, done=done: len(lines(log, "kept")) >= done)
+        wait_until(lambda log=log, done=done: len(lines(log, "kept")) >= done, child)
         time.sleep(drawn.random() * seconds / CELLS)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
@@ -205,7 +211,7 @@ def stopped_tuning(number):
         run_folder.write_json = waiting
 
     child = fork([*FINETUNE, "--out", folder], slowed)
-    wait_until((HERE / f"ready{number}").exists)
+    wait_until((HERE / f"ready{number}").exists, child)
     os.kill(child, int(number))
     first = ended(child)
     half = files(folder)
@@ -272,7 +278,7 @@ def two_writers():
     for name, words in {"compare": [*COMPARE, "--out", folder], "finetune": [*FINETUNE, "--out", tuning]}.items():
         ready, go = HERE / f"{name} ready", HERE / f"{name} go"
         child = fork(words, waiting(ready, go))
-        wait_until(ready.exists)
+        wait_until(ready.exists, child)
         second = run(words)
         go.touch()
         found[name] = [ended(child), second]

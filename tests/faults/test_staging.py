@@ -1,33 +1,18 @@
-"""Results of several files are replaced all at once; other files stay."""
+"""An interrupted write leaves the old file, and results of several files are replaced all at once; other files stay."""
 
 from __future__ import annotations
 
+import errno
 import os
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from hf_posenc import from_pretrained, patch_model
+from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import move_in, staged
-
-
-@lru_cache(maxsize=2)
-def patched(which: int) -> Any:
-    """Two models whose scheme and weights differ."""
-    model = patch_model(tiny_model("llama"), ("yarn", "t5")[which], factor=2)
-    for weight in model.parameters():
-        weight.data *= 1 + which
-    return model
-
-
-def logits(model: Any) -> torch.Tensor:
-    """Of one text."""
-    with torch.no_grad():
-        return model.eval()(torch.arange(3, 23)[None]).logits
+from hf_posenc.errors import FolderUnusable
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
@@ -76,9 +61,84 @@ def test_opening_files_are_removed_first_and_written_last(tmp_path: Path, monkey
     assert seen[-1] == dict.fromkeys(("config.json", "a", "model.safetensors", "curve.json"), "new")
 
 
-def test_shards_replace_a_single_file_and_the_other_way_round(tmp_path: Path) -> None:
-    for which, size in ((0, "5GB"), (1, "8KB"), (0, "5GB")):
-        patched(which).save_pretrained(tmp_path, max_shard_size=size)
-        assert torch.equal(logits(from_pretrained(tmp_path)), logits(patched(which))), (
-            f"result {which} in shards of {size}"
-        )
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_the_old_file_survives_a_failure_at_any_step(step, tmp_path, monkeypatch) -> None:
+    path = tmp_path / "new" / "file"
+    write_bytes(path, b"old")
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(OSError, match="No space"):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+    monkeypatch.undo()
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are POSIX's")
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_pipe_is_not_replaced(through_a_link, tmp_path) -> None:
+    """Nor is a device: as root, ``/dev/null`` would be an ordinary file from then on."""
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "pipe"
+    if through_a_link:
+        path = tmp_path / "link"
+        path.symlink_to(tmp_path / "pipe")
+    with pytest.raises(OSError, match="device or a pipe"):
+        write_bytes(path, b"new")
+    with pytest.raises(OSError, match="device or a pipe"), staged(tmp_path) as stage:
+        (stage / path.name).write_bytes(b"new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert path.is_symlink() == through_a_link
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions and links are POSIX's")
+def test_permissions_are_those_of_any_other_file(tmp_path) -> None:
+    new, private, link = tmp_path / "new", tmp_path / "private", tmp_path / "link"
+    private.write_bytes(b"old")
+    private.chmod(0o600)
+    link.symlink_to(private)
+    before = os.umask(0o027)
+    try:
+        write_bytes(new, b"1")
+        write_bytes(link, b"2")
+    finally:
+        os.umask(before)
+    assert new.stat().st_mode & 0o777 == 0o640
+    assert private.stat().st_mode & 0o777 == 0o600
+    assert link.is_symlink()
+    assert private.read_bytes() == b"2"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links are POSIX's")
+def test_links_are_not_replaced_by_a_result_of_several_files(tmp_path) -> None:
+    """The folder itself may be a link, whose target is then written to."""
+    real, out = tmp_path / "real", tmp_path / "out"
+    real.mkdir()
+    out.symlink_to(real)
+    with staged(out) as stage:
+        (stage / "model.bin").write_bytes(b"1")
+    assert out.is_symlink()
+    assert (real / "model.bin").read_bytes() == b"1"
+    (tmp_path / "elsewhere").write_bytes(b"old")
+    (real / "linked").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FolderUnusable, match="is a link"), staged(out) as stage:
+        (stage / "linked").write_bytes(b"2")
+    assert (real / "linked").is_symlink()
+    assert (tmp_path / "elsewhere").read_bytes() == b"old"
+    assert {path.name: path.read_bytes() for path in real.iterdir()} == {"model.bin": b"1", "linked": b"old"}
+
+
+@pytest.mark.parametrize("saved", [{}, {"code": "bundle"}, {"is_main_process": False}], ids=str)
+@pytest.mark.parametrize("below", ["", "folder"])
+def test_a_patched_model_is_not_saved_in_the_place_of_a_file(saved, below, tmp_path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(FolderUnusable):
+        patch_model(tiny_model("llama"), "yarn", factor=2).save_pretrained(file / below, **saved)
+    tiny_model("llama").save_pretrained(file)  # control: transformers alone logs an error and returns
+    assert file.read_text() == "mine"

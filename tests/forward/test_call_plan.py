@@ -1,7 +1,8 @@
-"""Layers of one forward pass share a plan: few Python calls per layer, and the results of separate plans."""
+"""Layers of one forward pass share a plan: few Python calls a layer, results of separate plans, and nothing left."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from types import FrameType
@@ -10,27 +11,22 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache
 
 import hf_posenc
 import hf_posenc.patches
 from hf_posenc import patch_model
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.forward import call_plan
 from hf_posenc.forward.keys_in_reach import written_alone
+from hf_posenc.forward.positions import ForwardContext
 from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer
+
+from ..small_models import llama
 
 CONTEXT, CACHED = 64, 100
 PACKAGE = [Path(module.__path__[0]) for module in (hf_posenc, hf_posenc.patches)]
-
-
-def llama(heads: int, kv_heads: int, layers: int = 4) -> Any:
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=97, hidden_size=16 * heads, intermediate_size=48, num_hidden_layers=layers,
-            num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=CONTEXT,
-        )
-    ).eval()  # fmt: skip
 
 
 ROTATIONS = {"rope": {}, "yarn": {"factor": 4}}
@@ -40,14 +36,14 @@ OPTIONS: dict[str, dict[str, Any]] = {**ROTATIONS, **KEY_BIASES, **REMAPS}
 
 
 def text(length: int) -> Tensor:
-    return torch.randint(0, 97, (1, length), generator=torch.Generator().manual_seed(0))
+    return torch.randint(0, 64, (1, length), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("scheme", [*OPTIONS, "t5", "fox", "kerple", "deberta", "dynamic_ntk", "logn", "sinks"])
 @torch.no_grad()
 def test_a_shared_plan_changes_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same logits, bit by bit, as where every layer evaluates the scheme on its own."""
-    model = patch_model(llama(4, 2), scheme, **OPTIONS.get(scheme, {}))
+    model = patch_model(llama(max_position_embeddings=CONTEXT), scheme, **OPTIONS.get(scheme, {}))
 
     def logits() -> list[Tensor]:
         cache = DynamicCache(config=model.config)
@@ -60,7 +56,8 @@ def test_a_shared_plan_changes_nothing(scheme: str, monkeypatch: pytest.MonkeyPa
 
 def calls_of_a_token(scheme: str, layers: int) -> int:
     """Python functions of this package that are called for one decoded token."""
-    model, calls = patch_model(llama(4, 2, layers), scheme, **OPTIONS.get(scheme, {})), 0
+    model, calls = llama(num_hidden_layers=layers, max_position_embeddings=CONTEXT), 0
+    patch_model(model, scheme, **OPTIONS.get(scheme, {}))
     cache = DynamicCache(config=model.config)
     for tokens in (text(CACHED), text(1)):
         model(tokens, past_key_values=cache)
@@ -95,7 +92,7 @@ def plans_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize(("scheme", "shared"), [("yarn", True), ("t5", False), ("fox", False), ("deberta", False)])
 def test_terms_with_a_gradient_belong_to_one_layer(scheme: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = patch_model(llama(4, 2), scheme, factor=4).train()
+    model = patch_model(llama(), scheme, factor=4).train()
     plans = plans_of(model, monkeypatch)
     assert {plan.shared is not None for plan in plans} == {shared}
 
@@ -130,3 +127,29 @@ def test_empty_places_of_a_cache_are_left_out(kind: torch.dtype, hidden: int | N
     assert torch.equal(cut.key_positions, positions[:, :6])
     assert (found is None) == (hidden is None)
     assert found is None or torch.equal(found, mask[None, None, None, :6])
+
+
+SCHEMES = ["rope", "yarn", "self_extend", "dca", "alibi", "t5", "kerple", "sandwich", "fire", "fox", "cope", "sinks",
+           "dynamic_ntk", "longrope", "transformer_xl", "deberta", "logn", "xpos"]  # fmt: skip
+
+
+def calls() -> list[object]:
+    """What is left of any call in this process, those of other tests included."""
+    return [one for one in gc.get_objects() if type(one) in (PositionContext, ForwardContext)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_no_state_remains_after_a_call(scheme: str) -> None:
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
+    ids = torch.arange(70)[None] % 16
+    gc.collect()
+    before = calls()
+    gc.disable()
+    try:
+        cache = model(ids, use_cache=True).past_key_values
+        model(ids[:, :1], past_key_values=cache)
+        left = [type(one).__name__ for one in calls() if not any(one is other for other in before)]
+    finally:
+        gc.enable()
+    assert left == []

@@ -7,26 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from packaging.version import Version
 from torch import Tensor, nn
 from transformers import DynamicCache
 
 from hf_posenc import patch_model
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 64, "initializer_range": 0.25,
-}  # fmt: skip
-GROUPED: dict[str, Any] = {**SMALL, "num_hidden_layers": 4, "num_key_value_heads": 2}
-
-
-def build(kind: str, **more: Any) -> Any:
-    torch.manual_seed(0)
-    config, head = kind, "ForMaskedLM" if kind == "ModernBert" else "ForCausalLM"
-    own = getattr(transformers, f"{config}TextConfig", None) or getattr(transformers, f"{config}Config")
-    return getattr(transformers, kind + head)(own(**more)).eval()
-
+from ..families.tiny import tiny, tokens
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "yarn": {"factor": 4}, "sinks": {"sinks": 2, "recent": 10}, "window": {"size": 10},
@@ -35,25 +22,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "a window in every layer": lambda: build("Mistral", **GROUPED, head_dim=8, sliding_window=8),
-    "windows and layers without": lambda: build("Gemma3", **GROUPED, head_dim=8, sliding_window=8),
-    "windows and layers without positions": lambda: build("Cohere2", **GROUPED, sliding_window=8),
+    "a window in every layer": lambda: tiny("mistral", sliding_window=8),
+    "windows and layers without": lambda: tiny("gemma3_text", sliding_window=8),
+    "windows and layers without positions": lambda: tiny("cohere2", sliding_window=8),
     "chunks": lambda: llama4(),
-    "an encoder": lambda: build(
-        "ModernBert", **SMALL, num_hidden_layers=4, local_attention=8, global_attn_every_n_layers=3, cls_token_id=1,
-        sep_token_id=2,
-    ),
-}  # fmt: skip
+    "an encoder": lambda: tiny("modernbert", masked=True, local_attention=8, global_attn_every_n_layers=3),
+}
 
 
 def llama4() -> Any:
-    return build(
-        "Llama4", **GROUPED, head_dim=8, intermediate_size_mlp=48, num_local_experts=2, attention_chunk_size=16
-    )
-
-
-def text(rows: int = 1, length: int = 40) -> Tensor:
-    return torch.randint(3, 97, (rows, length), generator=torch.Generator().manual_seed(1))
+    return tiny("llama4_text", attention_chunk_size=16)
 
 
 class Logits(nn.Module):
@@ -88,7 +66,7 @@ def test_a_trace_keeps_what_layers_do_not_see(model: str, scheme: str, trace: st
     """Without a mask of the caller: transformers makes one while tracing, which hides more than later tokens."""
     if trace == "compile" and Version(torch.__version__) < Version("2.13"):
         pytest.skip("older compilers recurse in attributes of models of these families (docs/limits.md)")
-    module, ids = Logits(patch_model(MODELS[model](), scheme, **OPTIONS.get(scheme, {}))), text()
+    module, ids = Logits(patch_model(MODELS[model](), scheme, **OPTIONS.get(scheme, {}))), tokens(40, rows=1)
     expected = module(ids)
     torch.testing.assert_close(TRACES[trace](module, ids)(ids), expected, atol=2e-4, rtol=1e-3)
 
@@ -98,9 +76,9 @@ def test_a_lost_window_would_be_seen() -> None:
     """Negative control: the same weights without it."""
     windowed, without = (
         MODELS["a window in every layer"](),
-        build("Mistral", **GROUPED, head_dim=8, sliding_window=None),
+        tiny("mistral", sliding_window=None),
     )
-    assert (Logits(windowed)(text()) - Logits(without)(text())).abs().max() > 0.1
+    assert (Logits(windowed)(tokens(40, rows=1)) - Logits(without)(tokens(40, rows=1))).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("scheme", ["host", *OPTIONS])
@@ -108,8 +86,8 @@ def test_a_lost_window_would_be_seen() -> None:
 @torch.no_grad()
 def test_chunks_behind_a_cache_are_those_of_the_whole_text(scheme: str, at_once: int) -> None:
     model = patch_model(llama4(), scheme, **OPTIONS.get(scheme, {}))
-    whole, cache = model(text(), use_cache=False).logits, DynamicCache()
-    parts = [model(part, past_key_values=cache).logits for part in text().split(at_once, dim=1)]
+    whole, cache = model(tokens(40, rows=1), use_cache=False).logits, DynamicCache()
+    parts = [model(part, past_key_values=cache).logits for part in tokens(40, rows=1).split(at_once, dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=2e-4, rtol=1e-3)
 
 
@@ -117,10 +95,10 @@ def test_chunks_behind_a_cache_are_those_of_the_whole_text(scheme: str, at_once:
 @torch.no_grad()
 def test_chunks_begin_behind_the_padding_of_a_row(scheme: str) -> None:
     model = patch_model(llama4(), scheme, **OPTIONS[scheme])
-    alone, cache, pads = model(text(), use_cache=False).logits[0], DynamicCache(), 5
+    alone, cache, pads = model(tokens(40, rows=1), use_cache=False).logits[0], DynamicCache(), 5
     mask = torch.ones(2, 40 + pads, dtype=torch.long)
     mask[0, :pads] = 0
-    padded = torch.cat([text()[:, :pads], text()], dim=1)
+    padded = torch.cat([tokens(40, rows=1)[:, :pads], tokens(40, rows=1)], dim=1)
     ids, positions = torch.cat([padded, padded.roll(-pads, 1)]), (mask.cumsum(-1) - 1).clamp(min=0)
     parts = [
         model(

@@ -1,8 +1,7 @@
-"""One cached copy of each key: what attention computes, what a cache holds, what is rotated, and what is refused."""
+"""One cached copy of each key: what attention computes, what a cache holds, what is refused; one token at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +12,16 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 
 from hf_posenc import patch_model
 from hf_posenc.checks import CHECKS, Case, assert_passes
-from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.checks.tiny_models import HEADS, KV_HEADS, TRAINED_LENGTH, WIDTH, tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import Region
+from hf_posenc.core.regions import Band, Region
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.forward import rotate_decode
+from hf_posenc.forward.rotate_decode import DecodeRotation
+from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
+from hf_posenc.forward.shared_terms import FixedPart, fixed_part
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import check_one_key
 from hf_posenc.schemes.remap.rerope import ReRoPE
 
@@ -27,7 +30,6 @@ from ..oracles import models, naive
 SCHEMES = ["rerope", "leaky_rerope", "self_extend", "lm_infinite"]
 LENGTH = 3 * TRAINED_LENGTH
 LIMIT = 2e-5  # logits of deviation 1, in float32; measured up to 5e-6
-Read = Callable[[PreTrainedModel], Tensor]
 
 
 def patched(scheme: str, copies: str, model: str = "llama", **more: Any) -> PreTrainedModel:
@@ -47,39 +49,15 @@ def in_chunks(model: PreTrainedModel, ids: Tensor, sizes: list[int]) -> Tensor:
     return torch.cat([model(part, past_key_values=cache).logits for part in parts], dim=1)
 
 
-def weights(model: PreTrainedModel) -> Tensor:
-    """Attention weights of every layer, of a chunk and of one token."""
-    model.set_attn_implementation("eager")
-    cache, ids, found = DynamicCache(config=model.config), text(), []
-    for start, stop in ((0, 40), (40, 50), (50, 51)):
-        out = model(ids[:, start:stop], past_key_values=cache, output_attentions=True)
-        found += [layer.flatten() for layer in out.attentions]
-    return torch.cat(found)
-
-
-def with_gradient(model: PreTrainedModel) -> Tensor:
-    """The gradient of a chunk and a token behind a cached text."""
-    with torch.enable_grad():
-        in_chunks(model, text()[:, :50], [40, 9]).square().sum().backward()
-    weight = model.model.layers[0].self_attn.k_proj.weight
-    return weight.grad / weight.grad.abs().max()
-
-
-CALLS: dict[str, Read] = {
-    "a chunk": lambda model: in_chunks(model, text(3), [40, 9]),
-    "weights": weights,
-    "gradient": with_gradient,
-}
-CACHE_CHECKS = ("cache", "padded_decoding", "position_ids", "cache_reorder", "cache_crop", "generate")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("scheme", SCHEMES)
-@torch.no_grad()
-def test_as_with_a_copy_for_each_region(scheme: str, call: str) -> None:
-    copies, one = (CALLS[call](patched(scheme, kind)) for kind in ("copies", "one"))
-    assert (one - copies).abs().max() <= LIMIT
+CACHE_CHECKS = (
+    "cache",
+    "padded_decoding",
+    "position_ids",
+    "cache_reorder",
+    "cache_crop",
+    "generate",
+    "formula_gradients",
+)
 
 
 @pytest.mark.slow
@@ -95,9 +73,9 @@ def test_every_check_of_caches_passes(scheme: str, check: str) -> None:
 @torch.no_grad()
 def test_control_another_offset_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     table = rotate_decode.table
-    copies = CALLS["a chunk"](patched("rerope", "copies"))
+    copies = in_chunks(patched("rerope", "copies"), text(3), [40, 9])
     monkeypatch.setattr(rotate_decode, "table", lambda rotation, positions: table(rotation, positions + 1))
-    assert (CALLS["a chunk"](patched("rerope", "one")) - copies).abs().max() > 1000 * LIMIT
+    assert (in_chunks(patched("rerope", "one"), text(3), [40, 9]) - copies).abs().max() > 1000 * LIMIT
 
 
 @pytest.mark.parametrize("sizes", [[1], [50, 13]])
@@ -173,3 +151,83 @@ def test_rotations_that_do_not_compose_are_refused(reason: str) -> None:
     with pytest.raises(CannotCombine, match=reason):
         check_one_key(Rotating(*OTHERS[reason]))
     check_one_key(Rotating(PLAIN))  # control
+
+
+DIM = WIDTH // HEADS
+ROTATING = ("rope", "yarn", "partial", "longrope", "rerope", "leaky_rerope", "self_extend", "string", "dca", "sinks")
+
+
+def scheme_of(name: str, **options: Any) -> Scheme:
+    return patch_model(tiny_model("llama"), name, factor=4, **options).model.layers[0].self_attn.scheme
+
+
+def fixed(scheme: Scheme) -> FixedPart:
+    return fixed_part(scheme, True)
+
+
+def at(position: int) -> PositionContext:
+    places = torch.arange(position + 1)[None]
+    return PositionContext(places[:, -1:], places, True, True, first=position)
+
+
+def drawn(heads: int, length: int = 1, batch: int = 2) -> Tensor:
+    return torch.randn(batch, heads, length, DIM, generator=torch.Generator().manual_seed(heads))
+
+
+@pytest.mark.parametrize("name", ROTATING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_same_bits_as_region_by_region(name: str, dtype: torch.dtype) -> None:
+    scheme = scheme_of(name)
+    rotation = fixed(scheme).rotation
+    assert isinstance(rotation, DecodeRotation)
+    q, k, v = (drawn(heads).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    for position in (3, 70, 40):
+        queries, copies, values = rotation.at(position, q.device)(q, k, v)
+        expected = rotate_regions(region_rotations(scheme, at(position)), q, k, v)
+        assert all(torch.equal(one, two) for one, two in zip(queries, expected[0], strict=True))
+        assert all(torch.equal(one, two) for one, two in zip(copies, expected[1], strict=True))
+        assert values is v
+
+
+class ByPosition(Scheme):
+    """Regions that depend on the positions of a call, or hold them."""
+
+    def __init__(self, scheme: Scheme, *, hold: bool) -> None:
+        super().__init__(scheme.geometry)
+        self.record, self.hold = scheme.record, hold  # type: ignore[misc]
+
+    def rotation(self) -> Rotation:
+        return Rotation((1.0, 0.5))
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        if self.hold:
+            return (Region(query_at=lambda positions: positions - ctx.first),)
+        return (Region(Band(None, int(ctx.key_positions[0, -1]))),)
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_regions_of_one_call_are_not_kept(hold: bool) -> None:
+    found = fixed(ByPosition(scheme_of("rope"), hold=hold))
+    assert found.terms is None
+    assert found.rotation is None
+
+
+class WithSink(Scheme):
+    """A sink's logits as a buffer, which moves with the model."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        super().__init__(scheme.geometry)
+        self.record = scheme.record  # type: ignore[misc]
+        self.register_buffer("logits", torch.zeros(HEADS))
+
+    def sink(self) -> Tensor:
+        return self.logits
+
+
+def test_tensors_are_not_kept() -> None:
+    assert fixed(WithSink(scheme_of("rope"))).terms is None
+
+
+@pytest.mark.parametrize("name", ["alibi", "logn", "t5", "fox", "deberta", "xpos", "rope+rerope+alibi"])
+def test_terms_of_one_call_are_not_kept(name: str) -> None:
+    assert fixed(scheme_of(name)).terms is None

@@ -14,7 +14,7 @@ from transformers import DynamicCache
 
 from hf_posenc import list_schemes, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import MaskMismatch, PosEncError, UnknownKeyword
+from hf_posenc.errors import MaskMismatch, PosEncError
 
 SIZES = (7, 20, 13)  # within the tables of the tiny models
 LENGTH = sum(SIZES)
@@ -130,13 +130,6 @@ BY_ROUTE = ["yarn", "pi", "host", "logn", "none", "alibi", "rerope", "learned"]
 def test_what_is_refused_under_one_scheme_is_under_all(scheme: str, call: str) -> None:
     with pytest.raises(MaskMismatch):
         patched("llama", scheme)(tokens(), **REFUSED[call]())
-
-
-@pytest.mark.parametrize("keyword", ["softcap", "s_aux", "sliding_window", "position_bias", "block_mask", "head_mask"])
-@pytest.mark.parametrize("scheme", BY_ROUTE)
-def test_keywords_are_refused_under_every_scheme(scheme: str, keyword: str) -> None:
-    with pytest.raises(UnknownKeyword, match=keyword):
-        patched("llama", scheme)(tokens(), **{keyword: 4.0})
 
 
 @pytest.mark.parametrize("chunk", [SIZES[0], SIZES[0] + 5])

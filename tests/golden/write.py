@@ -12,15 +12,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 from hf_posenc import list_schemes, patch_model
 from hf_posenc.checks.case import perturb_parameters, position_limit
@@ -29,6 +21,12 @@ from hf_posenc.errors import PosEncError
 HERE = Path(__file__).parent / "v1"
 ANSWER = "answer.safetensors"
 WIDTH, HEADS, VOCABULARY, TRAINED = 16, 2, 16, 8
+ENDS = {"bos_token_id": 1, "eos_token_id": 2}
+OWN = {
+    "llama": {"intermediate_size": WIDTH, "num_key_value_heads": 1, **ENDS},
+    "gpt2": {"n_inner": WIDTH, **ENDS},
+    "bert": {"intermediate_size": WIDTH, "pad_token_id": 0},
+}
 SMALL = {"dyn_bias": {"width": 16}, "deberta": {"span": 32, "buckets": 16}, "rel_bias": {"max_distance": 16}}
 BESIDES = ("README.md", "generation_config.json")
 
@@ -36,7 +34,12 @@ BESIDES = ("README.md", "generation_config.json")
 def base_model(kind: str, layers: int) -> PreTrainedModel:
     """Numbers that bfloat16 holds exactly, so that a file of half the size loses nothing."""
     torch.manual_seed(0)
-    model = {"llama": llama, "gpt2": gpt2, "bert": bert}[kind](layers).eval()
+    config = AutoConfig.for_model(
+        kind, vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=HEADS,
+        max_position_embeddings=TRAINED, **OWN[kind],
+    )  # fmt: skip
+    auto = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+    model = auto.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -49,34 +52,6 @@ def rounded(model: PreTrainedModel) -> PreTrainedModel:
         for parameter in model.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
     return model
-
-
-def llama(layers: int) -> LlamaForCausalLM:
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=layers,
-            num_attention_heads=HEADS, num_key_value_heads=1, max_position_embeddings=TRAINED, bos_token_id=1,
-            eos_token_id=2,
-        )
-    )  # fmt: skip
-
-
-def gpt2(layers: int) -> GPT2LMHeadModel:
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=layers, n_head=HEADS, n_positions=TRAINED, n_inner=WIDTH,
-            bos_token_id=1, eos_token_id=2,
-        )
-    )  # fmt: skip
-
-
-def bert(layers: int) -> BertForMaskedLM:
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=HEADS,
-            intermediate_size=WIDTH, max_position_embeddings=TRAINED, pad_token_id=0,
-        )
-    )  # fmt: skip
 
 
 def patched(scheme: str) -> PreTrainedModel:

@@ -18,12 +18,6 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH, VOCABULARY, tiny_model
 from hf_posenc.core.torch_state import drawn_from
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "speed.md"
-KERNELS = {
-    "the model's own": set(), "`_flash_attention_forward`": {"regions_cuda"}, "`flex_attention`": {"flex_cuda"},
-    "two products": {"decode_cuda"}, "blocks in float32": {"dense_blocks"},
-    "`_flash_attention_forward`, for each length": {"length_rotation"},
-}  # fmt: skip
-"""As the page names them, and the routes that call them."""
 RECIPES = {"cape", "pose", "randpos", "shape"}  # change positions while training, and bring no kernel of their own
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, LlamaConfig
 
-from hf_posenc import advise, load_starter
-from hf_posenc.cli import main
+from hf_posenc import advise
 from hf_posenc.cli.app import app
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.advise.memory import skeleton, training_memory
@@ -124,28 +122,3 @@ def test_where_nothing_is_trained_there_is_no_plan() -> None:
     assert advice.plan is None
     assert any("no plan" in warning for warning in advice.warnings)
     assert advise(tiny(), 1024).plan is None
-
-
-@pytest.mark.slow
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a model to an export, on a small one, with a text of this package in place of PG-19."""
-    pytest.importorskip("lm_eval", reason="an extra")
-    monkeypatch.chdir(tmp_path)
-    _, tokenizer = load_starter("llama")
-    LlamaForCausalLM(tiny(vocab_size=len(tokenizer), max_position_embeddings=128)).save_pretrained("small")
-    tokenizer.save_pretrained("small")
-    plan = advise("small", 256, gpu=80).plan
-    assert plan is not None
-    source = str(Path(typer.__file__).with_name("main.py"))
-    more = {"finetune": ["--steps", "2", "--set", "eval_windows=2"], "eval": ["--samples", "2", "--set", "keys=1"]}
-    for line in plan.commands:
-        program, name, *words = shlex.split(line)
-        if program != "hf-posenc":
-            continue
-        words = [source if word.startswith("hub:") else word for word in words]
-        with pytest.raises(SystemExit) as end:
-            main([name, *words, *more.get(name, [])])
-        assert not end.value.code, line
-    exported = LlamaForCausalLM.from_pretrained("runs/small-export")
-    assert exported.config.rope_parameters["rope_type"] == "yarn"
-    assert exported.config.max_position_embeddings == 256

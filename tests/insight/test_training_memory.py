@@ -123,18 +123,3 @@ def test_a_known_model_in_4_bits() -> None:
     assert four_bit_bytes(model) - multiplied == pytest.approx(5.70e9, rel=0.01)
     layer = 2 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336 + 2 * 4096)
     assert gathered_bytes(model, 2 * 8_030_261_248, 32) == pytest.approx(2 * 2 * 128256 * 4096 + 2 * layer, rel=1e-4)
-
-
-def test_another_length_is_as_if_counted_there() -> None:
-    found = [training_memory(skeleton(llama().config), length) for length in (LENGTH, 4 * LENGTH)]
-    assert None not in found
-    assert found[0].at(4 * LENGTH) == found[1]
-
-
-def test_numbers_of_a_large_model_are_counted_without_embeddings_too() -> None:
-    def numbers(train_embeddings: bool) -> int:
-        estimate = training_memory(skeleton(llama().config), LENGTH, train_embeddings=train_embeddings)
-        assert estimate is not None
-        return estimate.numbers
-
-    assert numbers(True) - numbers(False) == 2048 * 128

@@ -1,4 +1,4 @@
-"""Models offloaded by accelerate, before or after the patch, compute what they compute in memory."""
+"""Models offloaded by accelerate, before or after the patch, compute what they compute in memory; so do adapters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from accelerate.utils.dataclasses import get_module_class_from_name
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from hf_posenc import (
-    describe,
-    from_pretrained,
-    unpatch_model,
-)
+from hf_posenc import describe, from_pretrained, get_peft_model, load_peft_adapter, unpatch_model
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import CheckpointMismatch, NoValues
+from hf_posenc.errors import CheckpointMismatch, NoValues, UnsupportedModel
 from hf_posenc.patching.offloading import offloads_of
 
 from .models import LEARNED, SHARED, device_map, logits_of, patched, seeded
@@ -146,3 +142,34 @@ def test_blocks_that_stay_whole_are_named_as_they_are(family: str, scheme: str, 
     assert get_module_class_from_name(model, next(iter(expected - set(before)), next(iter(expected)))) is not None
     unpatch_model(model)
     assert model._no_split_modules is before
+
+
+peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+
+
+def lora(**more) -> peft.LoraConfig:
+    return peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, **more)
+
+
+def test_a_new_adapter_on_weights_that_are_not_offloaded(tmp_path: Path) -> None:
+    model = patched("llama", "yarn")
+    dispatch_model(model, device_map("llama", "cpu", "disk"), main_device="cpu", offload_dir=str(tmp_path))
+    before = logits_of(model)
+    assert not torch.allclose(logits_of(get_peft_model(model, lora(layers_to_transform=[0]))), before)
+
+
+def test_an_adapter_is_added_before_offloading_or_with_a_device_map(tmp_path: Path) -> None:
+    wrapped = get_peft_model(patched("llama", "t5"), lora())
+    want = logits_of(wrapped)
+    wrapped.save_pretrained(tmp_path / "adapter")
+    assert torch.equal(logits_of(cpu_offload(wrapped, "cpu") or wrapped), want)
+
+    offloaded = patched("llama", "t5")
+    cpu_offload(offloaded, "cpu")
+    with pytest.raises(UnsupportedModel, match="Add the adapter first"):
+        load_peft_adapter(offloaded, tmp_path / "adapter")
+
+    mapped = patched("llama", "t5")
+    hf_device_map = device_map("llama", "cpu", "disk", shared="cpu")
+    dispatch_model(mapped, hf_device_map, main_device="cpu", offload_dir=str(tmp_path / "weights"))
+    assert torch.equal(logits_of(load_peft_adapter(mapped, tmp_path / "adapter")), want)

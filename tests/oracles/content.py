@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
 
-from . import naive
+from .models import HEAD_DIM, HEADS
 from .naive import Positions
 
 OfLayer = Callable[[Tensor, Tensor], Tensor]
@@ -33,6 +33,34 @@ def block(ctx: PositionContext, query: Tensor, key: Tensor, rows: slice = slice(
     return Block(some, key, scores, scaling, rows, ctx.query_positions[:, rows], ctx.key_positions, seen)
 
 
+def queries_and_keys(queries: int, keys: int, kv_heads: int = HEADS, batch: int = 1) -> tuple[Tensor, Tensor]:
+    """Random vectors, each ``[batch, heads, token, head_dim]``."""
+    torch.manual_seed(5)
+    return torch.randn(batch, HEADS, queries, HEAD_DIM), torch.randn(batch, kv_heads, keys, HEAD_DIM)
+
+
+def drawn(scheme: Any, seed: int = 3, std: float = 1.0) -> Any:
+    """The scheme with parameters large enough to show."""
+    torch.manual_seed(seed)
+    for weight in scheme.parameters():
+        torch.nn.init.normal_(weight, std=std)
+    return scheme
+
+
+def stirred(scheme: Any, seed: int = 0, by: float = 0.5) -> Any:
+    """The scheme with every parameter moved at random, across zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in scheme.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator), alpha=by)
+    return scheme
+
+
+def spread(rows: Tensor) -> float:
+    """How far rows are from one constant each, which softmax does not see."""
+    return float((rows - rows.mean(-1, keepdim=True)).abs().max())
+
+
 @dataclass(frozen=True)
 class OfContent(Positions):
     """Positions with a bias of queries and keys, another one in every layer.
@@ -43,11 +71,9 @@ class OfContent(Positions):
 
     layers: Iterator[OfLayer] = field(default_factory=lambda: iter(()))
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of one text in the next layer; see `Positions.mix`."""
-        bias = next(self.layers)(query, key.repeat_interleave(len(query) // len(key), 0))
-        plain = Positions(self.seen, self.distance, self.frequencies, bias, self.row_scale, self.logit_scale)
-        return plain.mix(query, key, value)
+    def bias_of(self, query: Tensor, key: Tensor) -> Tensor | float:
+        """That of the next layer."""
+        return next(self.layers)(query, key)
 
 
 def with_layers(text: Positions, layers: list[OfLayer], **more: Any) -> OfContent:
@@ -62,8 +88,3 @@ def attention_inputs(model: Any) -> list[Tensor]:
         if name.endswith(("q_proj", "c_attn", "self.query")):
             module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     return inputs
-
-
-def free(model: str, length: int) -> Positions:
-    """A text without positions, as an unpatched model computes it."""
-    return naive.both_ways(length) if model == "bert" else naive.causal(length)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from hf_posenc.core.geometry import (
-    Geometry,
-    HostRotary,
-    Rotation,
-    geometric,
-)
+from hf_posenc.core.geometry import Geometry, HostRotary, Rotation, geometric
 
 from . import naive
 
@@ -80,6 +76,33 @@ def logits(model: Any, ids: Tensor) -> Tensor:
     """Logits of one text ``[L]``, ``[L, vocabulary]``, float64."""
     with torch.no_grad():
         return model(ids[None]).logits[0].double()
+
+
+@torch.no_grad()
+def in_pieces(model: Any, ids: Tensor, *borders: int) -> Tensor:
+    """Logits of texts ``[rows, L]`` that are read up to each border, then token by token, with a growing cache."""
+    cache, pieces, start = None, [], 0
+    for end in (*borders, *range(borders[-1] + 1, ids.shape[1] + 1)):
+        out = model(ids[:, start:end], past_key_values=cache, use_cache=True)
+        cache, start = out.past_key_values, end
+        pieces.append(out.logits)
+    return torch.cat(pieces, dim=1)
+
+
+def with_gradient(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits of one text, and the gradient of its embeddings, of their mean square."""
+    embedded = model.get_input_embeddings()(ids).detach()[None].requires_grad_()
+    logits = model(inputs_embeds=embedded).logits[0]
+    logits.square().mean().backward()
+    return logits.detach(), embedded.grad[0].double()
+
+
+def dense_with_gradient(name: str, model: Any, ids: Tensor, text: naive.Positions) -> tuple[Tensor, Tensor]:
+    """The same of an unpatched model, from the definition."""
+    code = torch.zeros(len(ids), WIDTH, dtype=torch.float64, requires_grad=True)
+    logits = MODELS[name][1].__wrapped__(model, ids, replace(text, code=code))  # type: ignore[attr-defined]
+    logits.square().mean().backward()
+    return logits.detach(), code.grad
 
 
 def geometry(

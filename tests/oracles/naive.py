@@ -44,14 +44,24 @@ class Positions:
         """Attention of one text, each ``[heads, L, head_dim]``, to ``[L, heads · head_dim]``."""
         groups = query.shape[0] // key.shape[0]
         key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
-        if self.frequencies is None:
-            scores = query @ key.transpose(-1, -2)
-        else:
-            scores = rotated_scores(query, key, self.distance, self.frequencies)
-        scale = torch.as_tensor(self.row_scale, dtype=torch.float64).reshape(-1, 1)
-        logits = (scores * scale / math.sqrt(query.shape[-1]) + self.bias) * self.logit_scale
-        weights = logits.masked_fill(~self.seen, -math.inf).softmax(-1)
+        weights = self.logits(query, key).masked_fill(~self.seen, -math.inf).softmax(-1)
         return (weights @ value).transpose(0, 1).flatten(1)
+
+    def logits(self, query: Tensor, key: Tensor) -> Tensor:
+        """What goes into the softmax, of all pairs, for a key head of every query head: ``[heads, L, L]``."""
+        scale = torch.as_tensor(self.row_scale, dtype=torch.float64).reshape(-1, 1)
+        scaled = self.scores(query, key) * scale / math.sqrt(query.shape[-1])
+        return (scaled + self.bias_of(query, key)) * self.logit_scale
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """Products of all pairs, rotated where something is."""
+        if self.frequencies is None:
+            return query @ key.mT
+        return rotated_scores(query, key, self.distance, self.frequencies)
+
+    def bias_of(self, query: Tensor, key: Tensor) -> Tensor | float:
+        """What is added to the scaled scores."""
+        return self.bias
 
 
 def causal(length: int) -> Positions:
@@ -64,6 +74,16 @@ def both_ways(length: int) -> Positions:
     """A text of which every token sees all."""
     distance = distances(length)
     return Positions(torch.ones_like(distance, dtype=torch.bool), distance)
+
+
+def free(model: str, length: int) -> Positions:
+    """A text without positions, as an unpatched model reads it."""
+    return both_ways(length) if model == "bert" else causal(length)
+
+
+def slopes(heads: int) -> Tensor:
+    """ALiBi's for a power of two: 2^(−8 (h + 1) / H), ``[heads, 1, 1]``."""
+    return 2.0 ** (-8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads)[:, None, None]
 
 
 def distances(length: int) -> Tensor:

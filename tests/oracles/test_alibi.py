@@ -17,7 +17,7 @@ from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.bias.alibi import ALiBi
 
-from . import models, naive
+from . import content, models, naive
 
 HEADS = [1, 2, 6, 8, 12, 16, 20]
 
@@ -29,11 +29,6 @@ def key_bias(heads: int, positions: Tensor, **options: object) -> Tensor:
     return bias.values
 
 
-def spread(rows: Tensor) -> float:
-    """How far rows are from one constant each."""
-    return float((rows - rows.mean(-1, keepdim=True)).abs().max())
-
-
 @pytest.mark.parametrize("heads", HEADS)
 def test_rows_equal_bloom_and_mpt(heads: int) -> None:
     """Up to one number a row, which softmax does not see."""
@@ -41,8 +36,8 @@ def test_rows_equal_bloom_and_mpt(heads: int) -> None:
     ours = key_bias(heads, torch.arange(length)[None])[0]
     bloom = build_alibi_tensor(torch.ones(1, length, dtype=torch.long), heads, torch.float32)[:, 0]
     mpt = build_mpt_alibi_tensor(heads, length)[:, 0]
-    assert spread(ours - bloom) < 1e-5
-    assert spread(ours - mpt) < 1e-5
+    assert content.spread(ours - bloom) < 1e-5
+    assert content.spread(ours - mpt) < 1e-5
 
 
 def test_left_padding_counts_real_tokens_as_bloom() -> None:
@@ -51,15 +46,15 @@ def test_left_padding_counts_real_tokens_as_bloom() -> None:
     ours = key_bias(8, positions)
     bloom = build_alibi_tensor(mask, 8, torch.float32).view(2, 8, 8)
     for sample, real in enumerate(mask.bool()):
-        assert spread((ours[sample] - bloom[sample])[:, real]) < 1e-5
+        assert content.spread((ours[sample] - bloom[sample])[:, real]) < 1e-5
 
 
 @pytest.mark.parametrize("heads", [6, 12, 20])
 def test_control_plain_geometric_slopes_differ(heads: int) -> None:
     """Control: the two rules agree on powers of two only."""
     positions = torch.arange(50)[None]
-    assert spread(key_bias(heads, positions) - key_bias(heads, positions, slopes="geometric")) > 1.0
-    assert spread(key_bias(8, positions) - key_bias(8, positions, slopes="geometric")) == 0.0
+    assert content.spread(key_bias(heads, positions) - key_bias(heads, positions, slopes="geometric")) > 1.0
+    assert content.spread(key_bias(8, positions) - key_bias(8, positions, slopes="geometric")) == 0.0
 
 
 def test_encoders_use_the_absolute_distance() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,20 +37,11 @@ class AxialPositions(naive.Positions):
     coordinates: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     axes: tuple[int, ...] = ()
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        groups = query.shape[0] // key.shape[0]
-        key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
         angles = self.coordinates.double()[:, list(self.axes)] * self.frequencies
         rotation = torch.polar(torch.ones_like(angles), angles)
         q, k = naive.as_complex(query) * rotation, naive.as_complex(key) * rotation
-        scores = torch.einsum("him,hjm->hij", q, k.conj()).real / math.sqrt(query.shape[-1])
-        return (scores.masked_fill(~self.seen, -math.inf).softmax(-1) @ value).transpose(0, 1).flatten(1)
-
-
-def at_coordinates(
-    text: naive.Positions, coordinates: Tensor, frequencies: Tensor, axes: tuple[int, ...]
-) -> AxialPositions:
-    return AxialPositions(text.seen, text.distance, frequencies=frequencies, coordinates=coordinates, axes=axes)
+        return torch.einsum("him,hjm->hij", q, k.conj()).real
 
 
 def film(length: int) -> Tensor:
@@ -120,8 +110,9 @@ def test_bert_with_axial_positions_of_an_image() -> None:
     patches = bert.bert.embeddings.word_embeddings(ids)[None].detach()
     coordinates = torch.tensor([(h, w) for h in range(height) for w in range(width)])
     frequencies = torch.cat((rope(HEAD_DIM // 2, 100.0),) * 2)
-    image_text = at_coordinates(naive.both_ways(len(ids)), coordinates, frequencies, (0,) * 4 + (1,) * 4)
-    expected = naive.bert(models.bert(), ids, image_text)
+    free, axes = naive.both_ways(len(ids)), (0,) * 4 + (1,) * 4
+    image = AxialPositions(free.seen, free.distance, frequencies, coordinates=coordinates, axes=axes)
+    expected = naive.bert(models.bert(), ids, image)
     patched = patch_model(bert, "rope_nd", grid=[height, width])
     with torch.no_grad():
         by_grid = patched(inputs_embeds=patches).logits[0].double()

@@ -12,22 +12,18 @@ from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.schemes.content.cope import CoPE
 
 from . import content, models
-from .models import HEAD_DIM, HEADS
+from .models import HEAD_DIM
 
 LENGTH = 30
 
 
 def scheme(causal: bool = True, **options: Any) -> CoPE:
-    one = CoPE(models.geometry(causal=causal), **options)
-    torch.manual_seed(3)
-    torch.nn.init.normal_(one.table.weight)
-    return one
+    return content.drawn(CoPE(models.geometry(causal=causal), **options))
 
 
-def blocked(causal: bool, batch: int = 1, kv_heads: int = 2) -> Block:
-    torch.manual_seed(5)
-    query, key = torch.randn(batch, HEADS, LENGTH, HEAD_DIM), torch.randn(batch, kv_heads, LENGTH, HEAD_DIM)
-    return content.block(content.context(torch.arange(LENGTH)[None], causal=causal), query, key)
+def blocked(causal: bool) -> Block:
+    ctx = content.context(torch.arange(LENGTH)[None], causal=causal)
+    return content.block(ctx, *content.queries_and_keys(LENGTH, LENGTH, kv_heads=2))
 
 
 def bias_of(one: CoPE, block: Block) -> Tensor:
@@ -128,7 +124,7 @@ def test_far_counts_are_exact_enough() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 def test_gradients_equal_the_definition(causal: bool) -> None:
     """Of the table, and of queries and keys: through the products with e and through the gates."""
-    one, (query, key) = scheme(causal), (blocked(causal, kv_heads=HEADS).query, blocked(causal, kv_heads=HEADS).key)
+    one, (query, key) = scheme(causal), content.queries_and_keys(LENGTH, LENGTH)
     leaves = (query.requires_grad_(), key.requires_grad_(), one.table.weight)
     ctx = content.context(torch.arange(LENGTH)[None], causal=causal)
     block = content.block(ctx, query, key)

@@ -1,4 +1,4 @@
-"""Key biases at positions of millions: differences must be taken before rounding.
+"""Positions with gaps and a KV cache, and key biases at positions of millions, against dense float64 attention.
 
 A slope of 0.7 at position 4,000,000 is 2,800,000, and float32 goes in steps of 1/4 there: whoever rounds the bias of a
 key before counting it from a row is off by as much in a logit. The definition knows distances only. Slopes that are
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
@@ -20,11 +20,11 @@ from hf_posenc.core.terms import KeyBias
 from hf_posenc.schemes.bias import alibi
 
 from . import models, naive
-from .models import HEADS, TRAINED
+from .models import HEAD_DIM, HEADS, TRAINED
 
 FAR = [0, 131_072, 4_000_000]
 LENGTH = 200
-RELEASED = 2.0 ** (-8 * torch.arange(1, HEADS + 1, dtype=torch.float64) / HEADS)  # 1/4 … 1/256
+RELEASED = naive.slopes(HEADS).flatten()  # 1/4 … 1/256
 SLOPES = torch.tensor([0.7, 0.3, 1 / 60, 2.9], dtype=torch.float64)
 OPTIONS: dict[str, dict[str, Any]] = {
     "code": {}, "given": {"slopes": SLOPES.tolist()}, "learned": {"slopes": "learned", "interpolate": 1.3}
@@ -87,3 +87,48 @@ def test_control_a_rounded_bias_is_another_model(cast: str, monkeypatch: pytest.
     model = patch_model(models.llama(), "alibi", factor=LENGTH / TRAINED, **OPTIONS["given"])
     found = model(ids[None], use_cache=False, **at(positions)).logits[0].double()
     assert (found - expected("llama", ids, SLOPES, positions)).abs().max() > 1e-2
+
+
+GAPPED, WINDOW = 48, 20
+
+
+def positions_with_gaps() -> torch.Tensor:
+    """Positions ``[token]`` that rise, with gaps in the prefill and between decoding steps."""
+    steps = torch.ones(GAPPED, dtype=torch.long)
+    steps[0] = 0
+    steps[[9, 30, 33, 41]] += torch.tensor([4, 2, 7, 3])
+    return steps.cumsum(-1)
+
+
+Define = Callable[[torch.Tensor, torch.Tensor], naive.Positions]
+ROPE = naive.rope(HEAD_DIM)
+SCHEMES: dict[str, tuple[Define, dict[str, Any]]] = {
+    "alibi": (lambda apart, order: naive.Positions(order, apart, bias=-naive.slopes(HEADS) * apart), {}),
+    "rope": (lambda apart, order: naive.Positions(order, apart, ROPE), {}),
+    "window": (lambda apart, order: naive.Positions(order & (apart < WINDOW), apart, ROPE), {"size": WINDOW}),
+    "rerope": (lambda apart, order: naive.Positions(order, apart.clamp(max=WINDOW), ROPE), {"window": WINDOW}),
+}
+CACHES: dict[str, Callable[[Any], Any]] = {
+    "growing": lambda config: DynamicCache(config=config),
+    "static": lambda config: StaticCache(config=config, max_cache_len=GAPPED + 5),
+}
+
+
+@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_cached_keys_keep_their_positions(scheme: str, cache: Callable[[Any], Any]) -> None:
+    define, options = SCHEMES[scheme]
+    unpatched, positions, ids = models.llama(), positions_with_gaps(), models.text(GAPPED)
+    order = naive.distances(GAPPED) >= 0
+    expected = naive.llama(unpatched, ids, define(positions[:, None] - positions, order))
+    elsewhere = naive.llama(unpatched, ids, define(naive.distances(GAPPED), order))
+    model, parts, start = patch_model(unpatched, scheme, factor=4, **options), [], 0
+    held = cache(model.config)
+    with torch.no_grad():
+        for size in (28, *[1] * 8, 5, 7):
+            now = slice(start, start + size)
+            call = {"position_ids": positions[None, now], "past_key_values": held}
+            parts.append(model(ids[None, now], attention_mask=torch.ones(1, now.stop), **call).logits[0])
+            start += size
+    assert (torch.cat(parts).double() - expected).abs().max() < 1e-4
+    assert (elsewhere - expected).abs().max() > 0.1  # control: the gaps show

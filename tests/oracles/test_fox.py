@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import patch_model, scheme_of
-from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import KeyBias
 from hf_posenc.schemes.content.cable import Cable
 from hf_posenc.schemes.content.fox import Fox
 
-from . import content, models
+from . import content, models, naive
 from .models import HEAD_DIM, HEADS, TRAINED
-from .naive import rope
 
 LENGTH = 3 * TRAINED
 LIMIT = 1e-4
@@ -61,7 +59,7 @@ def definition(one: Fox, hidden: Tensor, sign: float) -> Tensor:
 @pytest.mark.parametrize("options", [{}, {"with_rope": True}, {"bidirectional": False}], ids=str)
 def test_whole_models(model: str, name: str, sign: float, options: dict[str, Any]) -> None:
     build, formula = models.MODELS[model]
-    ids, text = models.text(LENGTH), content.free(model, LENGTH)
+    ids, text = models.text(LENGTH), naive.free(model, LENGTH)
     patched = drawn(patch_model(build(), name, factor=3, **options))
     schemes = schemes_of(patched)
     assert len(schemes) == 2
@@ -70,7 +68,7 @@ def test_whole_models(model: str, name: str, sign: float, options: dict[str, Any
     unpatched = build()
     inputs = content.attention_inputs(unpatched)
     layers = [lambda q, k, one=one: definition(one, inputs[-1], sign) for one in schemes]
-    rotation = {"frequencies": rope(HEAD_DIM)} if "with_rope" in options else {}
+    rotation = {"frequencies": naive.rope(HEAD_DIM)} if "with_rope" in options else {}
     expected = formula(unpatched, ids, content.with_layers(text, layers, **rotation))
     assert len(inputs) == 2
     assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
@@ -92,29 +90,18 @@ def test_cable_is_fox_of_the_negated_gate(model: str) -> None:
     assert torch.equal(models.logits(same, ids), models.logits(first, ids))
 
 
-def call(length: int, rows: int, log_gates: Tensor) -> PositionContext:
-    """The last rows of a text whose gates are given, ``[heads, length]``."""
-    positions = torch.arange(length)[None]
-    extra_key_channels = log_gates.T[None, None]
-    return replace(
-        content.context(positions[:, -rows:], keys=positions, causal=True), extra_key_channels=extra_key_channels
-    )
-
-
-def decoder() -> Fox:
-    return Fox(replace(models.geometry(), kv_heads=1))
-
-
 @pytest.mark.parametrize("rows", [1, 256])
 def test_near_keys_keep_precision_at_large_positions(rows: int) -> None:
     """After 2 · 10⁵ tokens with half forgotten at each, what the newest rows see near by is exact to 1e-4 nats."""
     torch.manual_seed(0)
     length, near = 200_000, 64
     log_gates = torch.log(torch.rand(HEADS, length) * 0.5 + 0.25)
-    bias = decoder().bias(call(length, rows, log_gates))
+    positions = torch.arange(length)[None]
+    ctx = content.context(positions[:, -rows:], keys=positions, causal=True)
+    bias = Fox(replace(models.geometry(), kv_heads=1)).bias(replace(ctx, extra_key_channels=log_gates.T[None, None]))
     assert isinstance(bias, KeyBias)
     exact = log_gates.double().cumsum(-1)
     steps = -exact[:, -near:].diff()
     assert (bias.values[0, :, -near:].diff() - steps).abs().max() < 1e-9
-    naive = -log_gates.cumsum(-1)[:, -near:].diff()  # control: a cumulative sum in float32
-    assert (naive - steps).abs().max() > 1e-3
+    in_float32 = -log_gates.cumsum(-1)[:, -near:].diff()  # control
+    assert (in_float32 - steps).abs().max() > 1e-3

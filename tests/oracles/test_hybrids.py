@@ -1,26 +1,36 @@
-"""Models whose layers differ: SmolLM3, Cohere 2 and Llama 4, with the weights of patched Llamas."""
+"""Layers that differ: SmolLM3, Cohere 2, Llama 4 and native forms against the family's own class; DroPE as released."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
+    CONFIG_MAPPING,
     Cohere2Config,
     Cohere2Model,
     Llama4ForCausalLM,
     Llama4TextConfig,
+    PreTrainedModel,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
 
-from hf_posenc import patch_model
-from hf_posenc.core.rotation import weight_rows
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.rotation import rotate, table, weight_rows
+from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
+from hf_posenc.patching.state import base_model_of
+from hf_posenc.schemes.attention_scale.ssmax import SSMax
+from hf_posenc.schemes.rotary.rotary import RoPE
 
+from ..families.tiny import tiny, tokens
 from . import models, naive
 from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
+from .naive import Positions, rope
 
 LAYERS = 4
 LENGTH = 2 * TRAINED
@@ -110,16 +120,159 @@ def test_attention_becomes_cohere2(layer: int) -> None:
         assert (everything - expected).abs().max() > 100 * LIMIT
 
 
-@pytest.mark.parametrize("cut", [1, 8, 9, 10, TRAINED])
-@pytest.mark.parametrize("step", [1, 7])
-def test_local_layers_evict_keys_and_global_ones_do_not(cut: int, step: int) -> None:
-    """Each layer caches what it can still see, and the text goes on as if all of it were there."""
-    model, ids, window = hybrid(window=9), models.text(LENGTH), 9
+POSITIONS = torch.arange(300)[None]
+
+
+def logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
     with torch.no_grad():
-        first = model(ids[None, :cut], use_cache=True)
-        pieces, cache = [first.logits[0]], first.past_key_values
-        for start in range(cut, LENGTH, step):
-            piece = ids[None, start : start + step]
-            pieces.append(model(piece, past_key_values=cache, use_cache=True).logits[0])
-    assert (torch.cat(pieces) - models.logits(model, ids)).abs().max() <= LIMIT
-    assert [layer.keys.shape[2] for layer in cache.layers] == [window - 1] * 3 + [LENGTH]
+        return model(input_ids=ids, use_cache=False).logits
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def test_ssmax_is_the_query_scale_of_mistral_large_4() -> None:
+    module = pytest.importorskip("transformers.models.mistral_large4.modeling_mistral_large4")
+    theirs = module.MistralLarge4TextSoftmaxScaling(HEADS)
+    theirs.scale.copy_(drawn(HEADS))
+    theirs.bias.copy_(drawn(HEADS, seed=1))
+    ours, query = SSMax(models.geometry(), s_init=0, bias=1), drawn(1, HEADS, 300, HEAD_DIM, seed=2)
+    ctx = PositionContext(POSITIONS, POSITIONS, causal=True, contiguous=True)
+    assert torch.equal(ours.row_scale(ctx), torch.ones(1, HEADS, 300))  # as theirs starts
+    ours.load_state_dict({"s": theirs.scale, "b": theirs.bias})
+    expected = theirs(query, POSITIONS, head_dim_first=True)
+    assert torch.allclose(query * ours.row_scale(ctx)[..., None], expected, atol=1e-5)
+    one_later = PositionContext(POSITIONS + 1, POSITIONS + 1, causal=True, contiguous=True)
+    assert not torch.allclose(query * ours.row_scale(one_later)[..., None], expected, atol=1e-2)  # control
+
+
+@torch.no_grad()
+def test_learned_frequencies_are_those_of_mistral_large_4() -> None:
+    module = pytest.importorskip("transformers.models.mistral_large4.modeling_mistral_large4")
+    config = module.MistralLarge4TextConfig(qk_rope_head_dim=HEAD_DIM)
+    config.rope_parameters = {"rope_type": "default", "rope_theta": 10_000.0}
+    theirs, ours = module.MistralLarge4TextRotaryEmbedding(config), RoPE(
+        models.geometry(), learn_freq=True, layout="interleaved"
+    )  # fmt: skip
+    theirs.alpha.copy_(0.1 * drawn(HEAD_DIM // 2))
+    ours.load_state_dict({"correction": theirs.alpha})
+    key = drawn(1, HEADS, 300, HEAD_DIM)
+    split, _ = module.apply_rotary_pos_emb_interleave(key, None, *theirs(key, POSITIONS))
+    expected = torch.stack(split.chunk(2, -1), dim=-1).flatten(-2)  # pairs side by side again
+    rotation = ours.rotation()
+    assert torch.allclose(rotate(key, rotation, table(rotation, POSITIONS)), expected, atol=1e-4)
+    ours.reset_parameters()
+    rotation = ours.rotation()
+    assert not torch.allclose(rotate(key, rotation, table(rotation, POSITIONS)), expected, atol=1e-1)  # control
+
+
+GLOBAL = {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
+LOCAL = {"sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
+
+
+@pytest.mark.parametrize(
+    ("family", "native", "scheme", "options", "other"),
+    [
+        (
+            "gemma4_text", {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+            "proportional", {"p": 0.25, "base": 1_000_000.0}, {"p": 0.5},
+        ),
+        (
+            "laguna", {"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 500_000.0},
+            "partial", {"fraction": 0.5, "base": 500_000.0}, {"base": 10_000.0},
+        ),
+        (
+            "gemma3_text", {"rope_type": "default", "rope_theta": 1_000_000.0},
+            "abf", {"base": 1_000_000.0}, {"base": 10_000.0},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_global_layers_of_their_own(
+    family: str, native: dict[str, Any], scheme: str, options: dict[str, Any], other: dict[str, Any]
+) -> None:
+    """θ, the rotated width and p-RoPE of the layers that see all keys; local ones keep the model's rotation."""
+    if family not in CONFIG_MAPPING:
+        pytest.skip(f"no {family} in this transformers")
+    kinds = {"layer_types": ["sliding_attention"] * 3 + ["full_attention"], "sliding_window": 8}
+    theirs = tiny(family, rope_parameters=LOCAL | {"full_attention": native}, **kinds)
+    plain, ids = tiny(family, rope_parameters=LOCAL | GLOBAL, **kinds), tokens(40)
+    plain.load_state_dict(theirs.state_dict())
+    expected = logits(theirs, ids)
+    patch_model(plain, scheme, layers={":3": "host"}, **options)
+    assert (logits(plain, ids) - expected).abs().max() <= 1e-4 * expected.std()
+    patch_model(unpatch_model(plain), scheme, layers={":3": "host"}, **(options | other))
+    assert (logits(plain, ids) - expected).abs().max() > 1e-2 * expected.std()  # control
+
+
+CLOSE = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax, as in test_whole_models
+EPS = 1e-6
+
+
+@pytest.mark.parametrize("kept", [[3], [0, 1], [0, 1, 2, 3]])
+def test_kept_layers_rotate(kept: list[int]) -> None:
+    ids, text, layer = models.text(LENGTH), naive.causal(LENGTH), iter(range(4))
+    rotated = replace(text, frequencies=rope(HEAD_DIM))
+
+    class Alternating(Positions):
+        def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return (rotated if next(layer) in kept else text).mix(query, key, value)
+
+    expected = naive.llama(models.llama(num_hidden_layers=4), ids, Alternating(text.seen, text.distance))
+    patched = patch_model(models.llama(num_hidden_layers=4), "drope", keep_layers=kept, factor=2)
+    assert (models.logits(patched, ids) - expected).abs().max() <= CLOSE
+    everywhere = patch_model(models.llama(num_hidden_layers=4), "drope", factor=2)  # control
+    assert (models.logits(everywhere, ids) - expected).abs().max() > 100 * CLOSE
+
+
+@pytest.mark.parametrize("which", ["q", "k", "qk"])
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_norms_over_all_heads(which: str, model: str) -> None:
+    """The released code norms a token's whole query (and key) before it is cut into heads; each layer has its gains."""
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), naive.causal(LENGTH)
+    patched = patch_model(build(), "drope", qk_norm=which, factor=2)
+    gains = {n: w for n, w in patched.named_parameters() if "posenc." in n}
+    assert len(gains) == 2 * len(which)
+    assert all(torch.equal(w, torch.ones_like(w)) for w in gains.values())
+    for number, weight in enumerate(gains.values()):
+        nn.init.normal_(weight, mean=2.0, generator=torch.Generator().manual_seed(number))
+    _, adapter = base_model_of(patched)
+    layers = iter([m.scheme for m in base_model_of(patched)[0].modules() if "posenc_owner" in m.__dict__])
+    assert adapter.name == model
+
+    class Normed(Positions):
+        def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            scheme = next(layers)
+            return super().mix(normed(query, scheme.query_norm), normed(key, scheme.key_norm), value)
+
+    def normed(x: Tensor, norm: Any) -> Tensor:
+        if norm is None:
+            return x
+        flat = x.transpose(0, 1).flatten(1)
+        flat = norm.weight.detach().double() * flat / (flat.square().mean(-1, keepdim=True) + EPS).sqrt()
+        return flat.unflatten(1, (len(x), -1)).transpose(0, 1)
+
+    expected = formula(build(), ids, Normed(text.seen, text.distance))
+    assert (models.logits(patched, ids) - expected).abs().max() <= CLOSE
+    plain = formula(build(), ids, text)  # control
+    assert (plain - expected).abs().max() > 100 * CLOSE
+
+
+def test_softmax_scale_multiplies_the_logits_of_dropped_layers() -> None:
+    ids, text = models.text(LENGTH), naive.causal(LENGTH)
+    patched = patch_model(models.llama(), "drope", softmax_scale=1.3, factor=2)
+    assert (
+        models.logits(patched, ids) - naive.llama(models.llama(), ids, replace(text, logit_scale=1.3))
+    ).abs().max() <= CLOSE
+
+
+def test_what_cannot_be_dropped_is_refused() -> None:
+    with pytest.raises(OptionOutOfRange, match=r"among 0 … 1, got \[2\]"):
+        patch_model(models.llama(), "drope", keep_layers=[2])
+    with pytest.raises(OptionOutOfRange, match="in a table before all layers"):
+        patch_model(models.gpt2(), "drope", keep_layers=[0])
+    with pytest.raises(SchemeNotDefined, match="needs a decoder"):
+        patch_model(models.bert(), "drope")

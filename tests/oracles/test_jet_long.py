@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import StaticCache
 
 from hf_posenc import from_pretrained, patch_model
-from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.remap.jet_long import JetLong
 
 from . import models, naive
@@ -71,31 +71,13 @@ def test_whole_models_equal_the_definition(model: str, scheme: str, length: str)
     assert (models.logits(patched, ids) - formula(build(), ids, offset)).abs().max() > 0.1
 
 
-def decoded(model: torch.nn.Module, ids: Tensor, first: int) -> Tensor:
-    """Logits of a text of which all but ``first`` tokens are decoded from a cache, ``[L, vocabulary]``."""
-    past, found = None, []
-    for start, end in [(0, first), *((at, at + 1) for at in range(first, len(ids)))]:
-        with torch.no_grad():
-            out = model(ids[None, start:end], past_key_values=past, use_cache=True)
-        past = out.past_key_values
-        found.append(out.logits[0].double())
-    return torch.cat(found)
-
-
-@pytest.mark.parametrize("key_cache", ["one", "copies"])
-def test_by_row_a_cache_changes_nothing(key_cache: str) -> None:
-    ids = models.text(LONG)
-    patched = patch_model(models.llama(), "jet_long", factor=4, key_cache=key_cache)
-    assert (decoded(patched, ids, TRAINED - 2) - models.logits(patched, ids)).abs().max() < 1e-4
-
-
 def test_by_call_each_token_is_decoded_at_the_length_so_far() -> None:
     """One layer, whose keys know nothing of groups: each decoded row is the definition's of its own length."""
-    ids, first = models.text(LONG), TRAINED - 2
+    ids = models.text(LONG)
     patched = patch_model(models.llama(num_hidden_layers=1), "jet_long", factor=4, length="sequence")
     text = replace(naive.causal(LONG), distance=defined(LONG, TRAINED // 16), frequencies=naive.rope(models.HEAD_DIM))
     expected = naive.llama(models.llama(num_hidden_layers=1), ids, text)
-    found = decoded(patched, ids, first)
+    found = models.in_pieces(patched, ids[None], TRAINED - 2)[0]
     assert (found - expected).abs().max() < 1e-4
     whole = models.logits(patched, ids)  # control: a prefill groups all rows as the last one
     assert (whole[TRAINED:-TRAINED] - expected[TRAINED:-TRAINED]).abs().max() > 0.1
@@ -134,31 +116,14 @@ def test_by_call_it_is_loaded_again(tmp_path: Path) -> None:
 
 
 def test_gradients_equal_the_definition() -> None:
-    ids, model = models.text(2 * TRAINED), models.llama()
-    steer = torch.randn(len(ids), models.VOCABULARY, generator=torch.Generator().manual_seed(0))
-    code = torch.zeros(len(ids), models.WIDTH, dtype=torch.float64, requires_grad=True)
-    text = replace(
-        naive.causal(len(ids)), distance=defined(len(ids), 2), frequencies=naive.rope(models.HEAD_DIM), code=code
-    )
-    (expected,) = torch.autograd.grad((naive.llama.__wrapped__(model, ids, text) * steer).sum(), code)
-    patched = patch_model(model, "jet_long", factor=2)
-    tokens = patched.model.embed_tokens(ids[None]).detach().requires_grad_()
-    (found,) = torch.autograd.grad((patched(inputs_embeds=tokens).logits[0] * steer).sum(), tokens)
-    assert (found[0] - expected).abs().max() < 1e-4 * expected.abs().max()
+    ids = models.text(2 * TRAINED)
+    text = replace(naive.causal(len(ids)), distance=defined(len(ids), 2), frequencies=naive.rope(models.HEAD_DIM))
+    _, expected = models.dense_with_gradient("llama", models.llama(), ids, text)
+    _, found = models.with_gradient(patch_model(models.llama(), "jet_long", factor=2), ids)
+    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-@pytest.mark.parametrize(
-    "options", [{"window": TRAINED}, {"window": 0}, {"length": "call"}, {"length": "sequence", "key_cache": "copies"}]
-)
+@pytest.mark.parametrize("options", [{"window": TRAINED}, {"length": "sequence", "key_cache": "copies"}])
 def test_options_out_of_range_are_refused(options: dict) -> None:
     with pytest.raises(OptionOutOfRange):
         patch_model(models.llama(), "jet_long", factor=4, **options)
-
-
-def test_what_it_cannot_be_combined_with() -> None:
-    for clash in ("jet_long+rerope", "dynamic_ntk+jet_long"):
-        with pytest.raises(CannotCombine):
-            patch_model(models.llama(), clash, factor=2)
-    for model, scheme in ((models.gpt2, "jet_long"), (models.bert, "rope+jet_long")):
-        with pytest.raises(SchemeNotDefined):
-            patch_model(model(), scheme, factor=2)

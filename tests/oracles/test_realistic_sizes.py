@@ -17,13 +17,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.absolute.text_length import text_lengths
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
 from hf_posenc.schemes.rotary.dynamic_yarn import DynamicYarn
+from hf_posenc.schemes.rotary.llama3 import Llama3
 from hf_posenc.schemes.rotary.longrope import LongRoPE
+from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn
 
 from . import models, naive
 from .naive import rope
@@ -266,3 +272,43 @@ def test_dynamic_yarn_is_transformers_yarn_of_every_length(size: Size) -> None:
         position = torch.tensor([[length - 1]])
         ctx = PositionContext(position, position, causal=True, contiguous=False)
         assert float(scheme.row_scale(ctx)) == pytest.approx(factor**2, rel=1e-5)
+
+
+def test_texts_packed_into_one_row_have_lengths_of_their_own() -> None:
+    """Counted by hand; padding repeats a position."""
+    positions = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2, 3], [0, 0, 0, 1, 2, 3, 4, 5, 6], [5, 6, 2, 3, 4, 5, 6, 7, 8]])
+    expected = torch.tensor([[3, 3, 3, 2, 2, 4, 4, 4, 4], [1, 1, 7, 7, 7, 7, 7, 7, 7], [7] * 2 + [9] * 7])
+    assert torch.equal(text_lengths(positions), expected)
+
+
+WRONG: list[tuple[type[Rotary], dict[str, float]]] = [
+    (Llama3, {"low_freq_factor": 4.0, "high_freq_factor": 4.0}),
+    (NTKByParts, {"beta_fast": 1.0, "beta_slow": 2.0}),
+    (Yarn, {"mscale": 1.0}),
+    (Yarn, {"mscale_all_dim": 1.0}),
+    (Yarn, {"mscale": 1.0, "mscale_all_dim": 1.0, "attention_factor": 1.2}),
+]
+
+
+@pytest.mark.parametrize(("scheme", "options"), WRONG, ids=str)
+def test_bounds_the_wrong_way_round_and_half_a_temperature_or_two_are_refused(
+    scheme: type[Rotary], options: dict[str, float]
+) -> None:
+    with pytest.raises(OptionOutOfRange, match=r"must be greater than|mscale"):
+        scheme(models.geometry(), **options)
+
+
+@pytest.mark.parametrize("size", RELEASED.values(), ids=RELEASED)
+@pytest.mark.parametrize("name", ["rope", "abf", "proportional", "pi", "ntk", "ntk_parts", "yarn", "llama3"])
+def test_exported_rope_parameters_mean_the_same_in_transformers(name: str, size: Size) -> None:
+    """An unpatched Llama of the exported `rope_parameters` turns and sharpens as the scheme does."""
+    scheme = scheme_class(name)(geometry(size))
+    config = LlamaConfig(
+        hidden_size=2 * size.dims, num_attention_heads=2, head_dim=size.dims, max_position_embeddings=size.target,
+        rope_parameters=scheme.native(),
+    )  # fmt: skip
+    theirs = LlamaRotaryEmbedding(config)
+    expected = torch.zeros(size.dims // 2, dtype=torch.float64)
+    expected[: len(theirs.inv_freq)] = theirs.inv_freq.double()
+    assert apart(torch.tensor(scheme.frequencies(), dtype=torch.float64), expected) < FLOAT32
+    assert scheme.logit_scale() == pytest.approx(theirs.attention_scaling**2, rel=1e-9)

@@ -89,10 +89,19 @@ def test_default_group_is_the_smallest_feasible(factor: int, group: int) -> None
     assert reach[0] < target <= reach[1]
 
 
-def test_what_remaps_cannot_be_combined_with() -> None:
-    for clash in ("dynamic_ntk+self_extend", "rerope+self_extend"):
-        with pytest.raises(CannotCombine):
-            patch_model(models.llama(), clash, factor=2)
+CLASHES = [
+    *("dynamic_ntk+self_extend", "rerope+self_extend", "jet_long+rerope", "dynamic_ntk+jet_long", "self_extend+dpe"),
+    *("ms_poe+rerope", "dynamic_ntk+ms_poe", "window+sinks", "sinks+lm_infinite"),
+]
+
+
+@pytest.mark.parametrize("clash", CLASHES)
+def test_one_rotation_is_remapped_once_and_one_part_chooses_the_keys(clash: str) -> None:
+    with pytest.raises(CannotCombine):
+        patch_model(models.llama(), clash, factor=2)
+
+
+def test_remaps_need_a_rotation_and_a_decoder() -> None:
     for lonely in ("self_extend", "none+self_extend"):
         with pytest.raises(SchemeNotDefined, match=r"rope\+self_extend"):
             patch_model(models.gpt2(), lonely)
@@ -183,8 +192,7 @@ def test_distance_biases_follow_the_remap() -> None:
     ids = models.text(4 * TRAINED)
     sinks = Sinks(models.geometry(), sinks=3, recent=9)
     distance = realised(sinks, len(ids))
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / models.HEADS) for h in range(models.HEADS)], dtype=torch.float64)
-    text = replace(naive.causal(len(ids)), seen=distance >= 0, bias=-slopes[:, None, None] * distance)
+    text = replace(naive.causal(len(ids)), seen=distance >= 0, bias=-naive.slopes(models.HEADS) * distance)
     for model, formula in ((models.llama, naive.llama), (models.gpt2, naive.gpt2)):
         patched = patch_model(model(), "alibi+sinks", sinks=3, recent=9, factor=4)
         assert (models.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
@@ -211,7 +219,7 @@ def test_a_window_may_keep_sinks_visible(model: str, size: int, sinks: int) -> N
     """Masks only: the first tokens stay at their true distance, in an encoder also ahead of a query."""
     build, formula = models.MODELS[model]
     ids = models.text(4 * TRAINED)
-    free = (naive.both_ways if model == "bert" else naive.causal)(len(ids))
+    free = naive.free(model, len(ids))
     near = free.distance.abs() < size
     first = (torch.arange(len(ids)) < sinks)[None, :]
     frequencies = naive.rope(models.HEAD_DIM)
@@ -220,12 +228,6 @@ def test_a_window_may_keep_sinks_visible(model: str, size: int, sinks: int) -> N
     assert (models.logits(patched, ids) - expected).abs().max() < 1e-4
     alone = formula(build(), ids, replace(free, seen=free.seen & near, frequencies=frequencies))
     assert (alone - expected).abs().max() > 0.1  # control
-
-
-def test_only_one_may_choose_the_keys() -> None:
-    for clash in ("window+sinks", "sinks+lm_infinite"):
-        with pytest.raises(CannotCombine, match="Keep one of them"):
-            patch_model(models.llama(), clash)
 
 
 def test_learned_sinks_enter_the_softmax() -> None:

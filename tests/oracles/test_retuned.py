@@ -1,10 +1,11 @@
-"""MrRoPE, resonance and clipped RoPE against their papers in float64, alone and after a scaling."""
+"""MrRoPE, resonance, clipped RoPE and LongRoPE against their papers and transformers, alone and after a scaling."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from hf_posenc.schemes.rotary.yarn import Yarn
 
 from . import models, naive
 from .models import HEAD_DIM, TRAINED
+from .naive import rope
 
 LONG, FACTOR = 4 * TRAINED, 4
 
@@ -81,14 +83,18 @@ CASES: dict[str, Callable[[], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
+def rotated(scheme: str, model: str = "llama") -> naive.Positions:
+    """A long text under a scheme."""
+    scale = (0.1 * math.log(FACTOR) + 1) ** 2 if "mrrope" in scheme else 1.0
+    return replace(naive.free(model, LONG), frequencies=CASES[scheme](), logit_scale=scale)
+
+
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("scheme", CASES)
 def test_whole_models_equal_the_definition(scheme: str, model: str) -> None:
     build, formula = models.MODELS[model]
     ids = models.text(LONG)
-    free = naive.both_ways(LONG) if model == "bert" else naive.causal(LONG)
-    scale = (0.1 * math.log(FACTOR) + 1) ** 2 if "mrrope" in scheme else 1.0
-    text = replace(free, frequencies=CASES[scheme](), logit_scale=scale)
+    text = rotated(scheme, model)
     patched = patch_model(build(), scheme, factor=FACTOR, **({"pairs": 8} if "clipped" in scheme else {}))
     assert (models.logits(patched, ids) - formula(build(), ids, text)).abs().max() < 1e-4
     plain = replace(text, frequencies=naive.rope(HEAD_DIM) / (FACTOR if "pi" in scheme else 1))  # control
@@ -97,16 +103,10 @@ def test_whole_models_equal_the_definition(scheme: str, model: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["mrrope", "pi+resonance", "pi+clipped_rope"])
 def test_gradients_equal_the_definition(scheme: str) -> None:
-    ids, model = models.text(LONG), models.llama()
-    steer = torch.randn(LONG, models.VOCABULARY, generator=torch.Generator().manual_seed(0))
-    code = torch.zeros(LONG, models.WIDTH, dtype=torch.float64, requires_grad=True)
-    scale = (0.1 * math.log(FACTOR) + 1) ** 2 if scheme == "mrrope" else 1.0
-    text = replace(naive.causal(LONG), frequencies=CASES[scheme](), logit_scale=scale, code=code)
-    (expected,) = torch.autograd.grad((naive.llama.__wrapped__(model, ids, text) * steer).sum(), code)
-    patched = patch_model(model, scheme, factor=FACTOR, **({"pairs": 8} if "clipped" in scheme else {}))
-    tokens = patched.model.embed_tokens(ids[None]).detach().requires_grad_()
-    (found,) = torch.autograd.grad((patched(inputs_embeds=tokens).logits[0] * steer).sum(), tokens)
-    assert (found[0] - expected).abs().max() < 1e-4 * expected.abs().max()
+    ids, options = models.text(LONG), {"pairs": 8} if "clipped" in scheme else {}
+    _, expected = models.dense_with_gradient("llama", models.llama(), ids, rotated(scheme))
+    _, found = models.with_gradient(patch_model(models.llama(), scheme, factor=FACTOR, **options), ids)
+    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 def test_a_scaled_model_is_rounded_as_it_is() -> None:
@@ -161,8 +161,6 @@ def test_the_default_is_the_authors_share() -> None:
     ("scheme", "options", "error"),
     [
         ("clipped_rope", {"pairs": HEAD_DIM // 2 + 1}, OptionOutOfRange),
-        ("clipped_rope", {"clip": "round"}, OptionOutOfRange),
-        ("mrrope", {"kind": "free"}, OptionOutOfRange),
         ("resonance+clipped_rope", {}, CannotCombine),
         ("rope+resonance", {"learn_freq": True}, CannotCombine),
         ("none+resonance", {}, PosEncError),
@@ -171,3 +169,76 @@ def test_the_default_is_the_authors_share() -> None:
 def test_what_is_refused(scheme: str, options: dict, error: type[Exception]) -> None:
     with pytest.raises(error):
         patch_model(models.llama(), scheme, factor=FACTOR, **options)
+
+
+LENGTH = FACTOR * TRAINED
+SHORT = [1.0, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.7]
+LONGER = [1.0, 1.1, 1.5, 2.2, 3.0, 4.0, 4.2, 5.0]
+FACTORS = {"short_factor": SHORT, "long_factor": LONGER}
+LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax
+
+
+def native(**more: Any) -> dict[str, Any]:
+    return {
+        "rope_type": "longrope", "rope_theta": 10_000.0, "original_max_position_embeddings": TRAINED,
+        "factor": float(FACTOR), **FACTORS, **more,
+    }  # fmt: skip
+
+
+def by_row(text: naive.Positions, short: list[float], long: list[float], factor: float) -> naive.Positions:
+    """One row of frequencies a query, from the definition."""
+    rows = [rope(HEAD_DIM) / torch.tensor(short if i < TRAINED else long) for i in range(len(text.seen))]
+    scale = 1 + math.log(factor) / math.log(TRAINED)
+    return replace(text, frequencies=torch.stack(rows), logit_scale=scale)
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+@pytest.mark.parametrize("options", [FACTORS, {"long_factor": LONGER}], ids=["both", "long"])
+def test_whole_model_switches_by_row(model: str, options: dict[str, list[float]]) -> None:
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), naive.causal(LENGTH)
+    short = options.get("short_factor", [1.0] * (HEAD_DIM // 2))
+    expected = formula(build(), ids, by_row(text, short, LONGER, FACTOR))
+    ours = models.logits(patch_model(build(), "longrope", factor=FACTOR, **options), ids)
+    assert (ours - expected).abs().max() <= LIMIT
+    for one_table in (short, LONGER):  # control: either table for all rows
+        other = formula(build(), ids, by_row(text, one_table, one_table, FACTOR))
+        assert (other - expected).abs().max() > 100 * LIMIT
+
+
+def test_equals_transformers_up_to_the_trained_length() -> None:
+    """And beyond it in the rows whose keys know no other table: those of a single layer."""
+    for layers, length, rows in ((2, TRAINED, slice(None)), (1, LENGTH, slice(TRAINED, None))):
+        ids = models.text(length)
+        stock = models.llama(rope_parameters=native(), max_position_embeddings=LENGTH, num_hidden_layers=layers)
+        ours = patch_model(models.llama(num_hidden_layers=layers), "longrope", factor=FACTOR, **FACTORS)
+        deviation = (models.logits(ours, ids) - models.logits(stock, ids)).abs()
+        assert deviation[rows].max() <= LIMIT
+    assert deviation[: rows.start].max() > 100 * LIMIT  # control: one length for the whole call moves the early rows
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"long_factor": LONGER[:-1]}, "must have 8 numbers"),
+        ({"short_factor": [*SHORT, 1.0]}, "got 9"),
+        ({"long_factor": [0.9, *LONGER[1:]]}, "greater than or equal to 1"),
+        ({"keep_start": 4}, "not a function of distance"),
+    ],
+)
+def test_factors_that_fit_no_pair_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionOutOfRange, match=message):
+        patch_model(models.llama(), "longrope", factor=FACTOR, **options)
+
+
+@pytest.mark.parametrize("length", [TRAINED, TRAINED + 1, FACTOR * TRAINED])
+def test_an_encoder_rotates_by_its_sequence_length(length: int) -> None:
+    """Short factors for a text within the trained length, long ones for every row of a longer text."""
+    pairs = models.HEAD_DIM // 2
+    factors = {"short_factor": [1.0 + 0.1 * m for m in range(pairs)], "long_factor": [1.0 + m for m in range(pairs)]}
+    patched = patch_model(models.bert(), "longrope", factor=FACTOR, attention_factor=1.0, **factors)
+    mine = factors["short_factor" if length <= TRAINED else "long_factor"]
+    ids, free = models.text(length), naive.both_ways(length)
+    frequencies = naive.rope(models.HEAD_DIM) / torch.tensor(mine, dtype=torch.float64)
+    expected = naive.bert(models.bert(), ids, replace(free, frequencies=frequencies))
+    assert (models.logits(patched, ids) - expected).abs().max() < 1e-4

@@ -1,21 +1,23 @@
-"""``ms_poe`` and ``dpe``: a rotation that differs by head, or by band of frequencies, against dense float64 sums."""
+"""Scales of the distance, against dense float64 sums: ``ms_poe`` by head, ``dpe`` by band, ``scale_invariant``."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from hf_posenc import describe, from_pretrained, patch_model
-from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
+from hf_posenc import describe, patch_model
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import Block
+from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.insight.advise.memory import Memory, cache_under
 from hf_posenc.patching.state import scheme_of
+from hf_posenc.schemes.attention_scale.scale_invariant import ScaleInvariant
 from hf_posenc.schemes.remap.ms_poe import order_of
 
 from ..families.tiny import tiny, tokens
@@ -33,19 +35,13 @@ PADDED = torch.tensor([[0] * 11 + [1] * 29, [1] * 40])
 class ByAngle(Positions):
     """Positions of which every head and pair has angles of its own, one ``[heads or 1, L, L, pairs]`` a layer."""
 
-    angles: tuple[Tensor, ...] = ()
+    angles: Iterator[Tensor] = field(default_factory=lambda: iter(()))
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        layer = self.__dict__.setdefault("layer", [0])
-        angles = self.angles[layer[0] % len(self.angles)]
-        layer[0] += 1
-        groups = len(query) // len(key)
-        key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
-        turned = torch.polar(torch.ones_like(angles), angles).expand(len(query), -1, -1, -1)
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        angles = next(self.angles)
+        rotation = torch.polar(torch.ones_like(angles), angles).expand(len(query), -1, -1, -1)
         q, k = naive.as_complex(query), naive.as_complex(key)
-        scores = torch.einsum("him,hjm,hijm->hij", q, k.conj(), turned).real / math.sqrt(query.shape[-1])
-        weights = scores.masked_fill(~self.seen, -math.inf).softmax(-1)
-        return (weights @ value).transpose(0, 1).flatten(1)
+        return torch.einsum("him,hjm,hijm->hij", q, k.conj(), rotation).real
 
 
 def by_head(*orders: list[int], least: float = 1.2, most: float = 1.8) -> tuple[Tensor, ...]:
@@ -89,17 +85,12 @@ def test_in_a_whole_model(case: str, kv_heads: int) -> None:
     """Outputs, and gradients of the embeddings."""
     scheme, options, angles = CASES[case]
     model = patch_model(models.llama(num_key_value_heads=kv_heads), scheme, target_length=LENGTH, **options)
-    ids, text = models.text(LENGTH), naive.causal(LENGTH)
-    embedded = model.get_input_embeddings()(ids).detach()[None].requires_grad_()
-    found = model(inputs_embeds=embedded).logits[0]
-    code = torch.zeros(LENGTH, models.WIDTH, dtype=torch.float64, requires_grad=True)
-    plain = models.llama(num_key_value_heads=kv_heads)
-    dense = naive.llama.__wrapped__  # with gradients
-    wanted = dense(plain, ids, ByAngle(text.seen, text.distance, code=code, angles=angles()))
+    ids, text, plain = models.text(LENGTH), naive.causal(LENGTH), models.llama(num_key_value_heads=kv_heads)
+    by_angle = ByAngle(text.seen, text.distance, angles=itertools.cycle(angles()))
+    found, gradient = models.with_gradient(model, ids)
+    wanted, wanted_gradient = models.dense_with_gradient("llama", plain, ids, by_angle)
     assert (found - wanted).abs().max() < 2e-4
-    for logits in (found, wanted):
-        logits.square().mean().backward()
-    torch.testing.assert_close(embedded.grad[0].double(), code.grad, atol=1e-5, rtol=2e-3)
+    torch.testing.assert_close(gradient, wanted_gradient, atol=1e-5, rtol=2e-3)
     others = naive.llama(plain, ids, replace(text, frequencies=naive.rope(HEAD_DIM)))
     assert (found - others).abs().max() > 0.1  # control
 
@@ -112,17 +103,18 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("scheme", [("ms_poe", {}), ("dpe", {"groups": [3, 7, 2], "window": 6})], ids=lambda x: x[0])
+@pytest.mark.parametrize(
+    "scheme",
+    [("ms_poe", {}), ("dpe", {"groups": [3, 7, 2], "window": 6}), ("scale_invariant", {})],
+    ids=lambda scheme: scheme[0],
+)
 @pytest.mark.parametrize("name", [*DECODERS, "gpt2"])
 def test_token_by_token_and_padded(name: str, scheme: tuple[str, dict[str, Any]]) -> None:
-    rotated = "rope+" if name == "gpt2" else ""
+    rotated = "rope+" if name == "gpt2" and scheme[0] != "scale_invariant" else ""
     model = patch_model(tiny(name), rotated + scheme[0], trained_length=16, **scheme[1])
     with torch.no_grad():
-        whole, cache, pieces = model(IDS).logits, None, []
-        for start, end in ((0, 30), (30, 37), *((n, n + 1) for n in range(37, 40))):
-            out = model(IDS[:, start:end], past_key_values=cache, use_cache=True)
-            cache, pieces = out.past_key_values, [*pieces, out.logits]
-        assert (torch.cat(pieces, 1) - whole).abs().max() < 1e-4
+        whole = model(IDS).logits
+        assert (models.in_pieces(model, IDS, 30, 37) - whole).abs().max() < 1e-4
         alone = model(IDS[:1, 11:]).logits[0]
         assert (model(IDS, attention_mask=PADDED).logits[0, 11:] - alone).abs().max() < 1e-4
         model.set_attn_implementation("eager")
@@ -148,14 +140,6 @@ def test_with_one_scale_it_is_another_scheme(
             assert (first(IDS).logits - build()(IDS).logits).abs().max() > 0.01  # control
 
 
-@pytest.mark.parametrize("scheme", [("ms_poe", {"order": [[3, 1, 0, 2]] * 4}), ("yarn+dpe", {"groups": [3, 7, 2]})])
-def test_saved_and_loaded(scheme: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    model = patch_model(tiny("llama"), scheme[0], trained_length=32, factor=2, **scheme[1])
-    model.save_pretrained(tmp_path)
-    with torch.no_grad():
-        assert torch.equal(from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
-
-
 def test_keys_are_repeated_for_every_query_head() -> None:
     model = patch_model(models.llama(), "ms_poe")
     with torch.no_grad():
@@ -175,13 +159,9 @@ def test_the_order_of_heads() -> None:
 @pytest.mark.parametrize(
     ("scheme", "options"),
     [
-        ("ms_poe", {"r_min": 0.5}),
         ("ms_poe", {"r_min": 2.0}),
-        ("ms_poe", {"order": [0, 1, 2]}),
         ("ms_poe", {"order": [0, 1, 2, 2]}),
         ("ms_poe", {"order": [[0, 1, 2, 3]] * 3}),
-        ("dpe", {"groups": [2, 0]}),
-        ("dpe", {"groups": []}),
         ("dpe", {"groups": [2] * 9}),
         ("dpe", {"window": TRAINED}),
     ],
@@ -191,10 +171,7 @@ def test_options_out_of_range(scheme: str, options: dict[str, Any]) -> None:
         patch_model(models.llama(), scheme, factor=2, **options)
 
 
-@pytest.mark.parametrize("scheme", ["self_extend+dpe", "ms_poe+rerope", "dynamic_ntk+ms_poe"])
-def test_two_remaps_are_refused(scheme: str) -> None:
-    with pytest.raises(CannotCombine):
-        patch_model(models.llama(), scheme, factor=2)
+SWAPPED = ("ms_poe+logn", "logn+ms_poe")
 
 
 def test_composed_with_a_temperature_rows_are_padded_as_alone() -> None:
@@ -206,9 +183,46 @@ def test_composed_with_a_temperature_rows_are_padded_as_alone() -> None:
         assert torch.equal(found, other(IDS, attention_mask=PADDED).logits)
 
 
-SWAPPED = ("ms_poe+logn", "logn+ms_poe")
-
-
 def test_no_ratio_is_the_model_itself() -> None:
     assert describe(patch_model(models.llama(), "ms_poe", r_min=1.0, r_max=1.0)).proof.verdict == "identity"
     assert describe(patch_model(models.llama(), "ms_poe")).proof.verdict == "moved"
+
+
+@dataclass(frozen=True)
+class Stretched(Positions):
+    """Logits a z + m of every pair, ``tau`` being where they begin to differ."""
+
+    tau: float = 10.0
+
+    def logits(self, query: Tensor, key: Tensor) -> Tensor:
+        squared = 2 * torch.log(self.distance.clamp(min=0).double() / self.tau + 1) + 1
+        return squared.sqrt() * super().logits(query, key) + 1 - squared
+
+
+@pytest.mark.parametrize("tau", [10.0, 0.5])
+@pytest.mark.parametrize("scheme", ["rope+scale_invariant", "none+scale_invariant"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_logits_stretched_in_a_whole_model(name: str, scheme: str, tau: float) -> None:
+    """Outputs, and gradients of the embeddings."""
+    (build, dense), ids, free = models.MODELS[name], models.text(TRAINED), naive.causal(TRAINED)
+    text = Stretched(free.seen, free.distance, naive.rope(HEAD_DIM) if "rope" in scheme else None, tau=tau)
+    found, gradient = models.with_gradient(patch_model(build(), scheme, tau=tau), ids)
+    wanted, wanted_gradient = models.dense_with_gradient(name, build(), ids, text)
+    assert (found - wanted).abs().max() < 2e-4
+    torch.testing.assert_close(gradient, wanted_gradient, atol=1e-5, rtol=2e-3)
+    assert (found - dense(build(), ids, replace(text, tau=2 * tau))).abs().max() > 0.05  # control
+
+
+def test_every_range_of_distances_weighs_alike() -> None:
+    """Logits from N(0, 1): their expected weights from 10² to 10³ and from 10³ to 10⁴ tokens away sum to the same."""
+    scheme, count = ScaleInvariant(models.geometry()), 10_000
+    draw = torch.Generator().manual_seed(0)
+    z = torch.randn(1, 64, 1, count, generator=draw)
+    here, there = torch.tensor([[count - 1]]), torch.arange(count)[None]
+    block = Block(z[..., :1], z[:, :, 0, :, None], z, 1.0, slice(0, 1), here, there, torch.ones(1, 1, 1, count).bool())
+    bias = scheme.bias(PositionContext(here, there, causal=True, contiguous=False))
+    weights = (z + bias.of_block(block)).double().exp().mean((0, 1, 2)).flip(0)
+    near, far = float(weights[100:1000].sum()), float(weights[1000:].sum())
+    assert near / far == pytest.approx(1.0, abs=0.2)
+    plain = z.double().exp().mean((0, 1, 2)).flip(0)
+    assert float(plain[100:1000].sum() / plain[1000:].sum()) < 0.2  # control

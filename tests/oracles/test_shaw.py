@@ -18,22 +18,13 @@ from hf_posenc import patch_model
 from hf_posenc.schemes.content.shaw import Shaw
 from hf_posenc.schemes.weights import TableWeights
 
-from . import content, models
+from . import content, models, naive
 from .models import HEADS, TRAINED, WIDTH
 from .naive import Positions
 
 LENGTH = 3 * TRAINED
 LIMIT = 1e-4
 FARTHEST = 9
-
-
-def drawn(scheme: Shaw, seed: int) -> Shaw:
-    """Its tables N(0, 1): Glorot's would hide behind the content."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for table in scheme.parameters():
-            table.copy_(torch.randn(table.shape, generator=generator))
-    return scheme
 
 
 def vectors(table: TableWeights, distance: Tensor) -> Tensor:
@@ -69,9 +60,9 @@ class Pairwise(Positions):
 )
 def test_whole_models(model: str, options: dict[str, Any]) -> None:
     build, formula = models.MODELS[model]
-    ids, text = models.text(LENGTH), content.free(model, LENGTH)
+    ids, text = models.text(LENGTH), naive.free(model, LENGTH)
     patched = patch_model(build(), "shaw", max_distance=FARTHEST, target_length=LENGTH, **options)
-    schemes = [drawn(m, seed) for seed, m in enumerate(m for m in patched.modules() if isinstance(m, Shaw))]
+    schemes = [content.drawn(m, seed) for seed, m in enumerate(m for m in patched.modules() if isinstance(m, Shaw))]
     assert len(schemes) == 2
 
     def logits(layers: list[Shaw], distance: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +11,11 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
-from hf_posenc import describe, from_pretrained, patch_model
-from hf_posenc.errors import OptionOutOfRange
+from hf_posenc import describe, patch_model
 from hf_posenc.schemes.attention_scale.sink_logits import SinkLogits
 
 from ..families.tiny import tiny, tokens
+from . import models
 
 LENGTH = 40
 IDS, PADDED = tokens(LENGTH), torch.tensor([[0] * 11 + [1] * 29, [1] * 40])
@@ -85,11 +83,7 @@ def test_as_gpt_oss(name: str, padded: bool, backend: str) -> None:
 def test_token_by_token(name: str) -> None:
     model = with_sinks(patch_model(built(name), "sink_logits"))
     with torch.no_grad():
-        whole, cache, pieces = model(IDS).logits, None, []
-        for start, end in ((0, 30), (30, 37), *((n, n + 1) for n in range(37, LENGTH))):
-            out = model(IDS[:, start:end], past_key_values=cache, use_cache=True)
-            cache, pieces = out.past_key_values, [*pieces, out.logits]
-    assert (torch.cat(pieces, 1) - whole).abs().max() < 1e-4
+        assert (models.in_pieces(model, IDS, 30, 37) - model(IDS).logits).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("name", [*DECODERS, *ENCODERS])
@@ -110,16 +104,3 @@ def test_adam_trains_it_from_there() -> None:
         model.model(IDS[:, :8]).last_hidden_state.std().neg().backward()
         optimiser.step()
     assert max(float(a.abs().max()) for a in sinks) > 0.1
-
-
-def test_saved_and_loaded(tmp_path: Path) -> None:
-    model = with_sinks(patch_model(built("llama"), "yarn+sink_logits", factor=2, init=-3.0))
-    model.save_pretrained(tmp_path)
-    with torch.no_grad():
-        assert torch.equal(from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
-
-
-@pytest.mark.parametrize("init", [math.inf, -math.inf, math.nan])
-def test_a_start_that_cannot_be_trained_is_refused(init: float) -> None:
-    with pytest.raises(OptionOutOfRange, match="init"):
-        patch_model(built("llama"), "sink_logits", init=init)

@@ -1,26 +1,21 @@
-"""Temperatures that grow with the length: scalable softmax by its formula, Llama 4 and Ministral 3 as whole models."""
+"""Windows, and temperatures that grow with the length, by formula and in whole models."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Ministral3Config,
-    Ministral3ForCausalLM,
-    PreTrainedModel,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, Ministral3Config, Ministral3ForCausalLM, PreTrainedModel
 
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.schemes.attention_scale.llama4_temp import Llama4Temperature
+from hf_posenc.schemes.attention_scale.logn import LogN
 from hf_posenc.schemes.attention_scale.ssmax import SSMax
 
 from . import models, naive
@@ -42,19 +37,9 @@ class Sharpened(Positions):
     layers: Iterator[Tensor] = field(default_factory=lambda: iter(()))
     subtract: bool = False
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of one text in the next layer."""
-        factor = next(self.layers)[:, :, None]
-        groups = query.shape[0] // key.shape[0]
-        key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
-        if self.frequencies is None:
-            scores = query @ key.mT
-        else:
-            scores = naive.rotated_scores(query, key, self.distance, self.frequencies)
-        logits = scores / math.sqrt(query.shape[-1]) + self.bias
-        logits = logits - factor if self.subtract else logits * factor
-        weights = logits.masked_fill(~self.seen, -math.inf).softmax(-1)
-        return (weights @ value).transpose(0, 1).flatten(1)
+    def logits(self, query: Tensor, key: Tensor) -> Tensor:
+        factor, logits = next(self.layers)[:, :, None], super().logits(query, key)
+        return logits - factor if self.subtract else logits * factor
 
 
 def factors(scheme: SSMax, keys: Tensor) -> Tensor:
@@ -70,7 +55,7 @@ def test_ssmax_in_whole_models(other: str, options: dict[str, Any], model: str) 
     """The whole logit is scaled, ALiBi's part of it too."""
     build, formula = models.MODELS[model]
     ids = models.text(LENGTH)
-    free = (naive.both_ways if model == "bert" else naive.causal)(LENGTH)
+    free = naive.free(model, LENGTH)
     patched = patch_model(build(), f"{other}+ssmax", target_length=LENGTH, **options)
     schemes = [m for m in patched.modules() if isinstance(m, SSMax)]
     assert len(schemes) == 2
@@ -78,8 +63,7 @@ def test_ssmax_in_whole_models(other: str, options: dict[str, Any], model: str) 
     for weight in (p for scheme in schemes for p in scheme.parameters()):
         torch.nn.init.normal_(weight, mean=0.4, std=0.2)
     keys = torch.full((LENGTH,), LENGTH) if model == "bert" else torch.arange(1, LENGTH + 1)
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)[:, None, None]
-    bias = -slopes * free.distance.abs() if other == "alibi" else 0.0
+    bias = -naive.slopes(HEADS) * free.distance.abs() if other == "alibi" else 0.0
     frequencies = naive.rope(models.HEAD_DIM) if other == "rope" else None
 
     def logits(layers: list[Tensor], subtract: bool = False) -> Tensor:
@@ -106,14 +90,6 @@ def test_ssmax_starts_as_published() -> None:
         assert torch.allclose(scale.expand(1, HEADS, 100), (expected + shift).expand(1, HEADS, 100), atol=1e-6)
     assert not list(SSMax(models.geometry(), learned=False).parameters())
     assert len(list(SSMax(models.geometry(), bias=0.0).parameters())) == 2
-
-
-def test_ssmax_of_an_encoder_counts_the_real_tokens() -> None:
-    real = torch.ones(2, 70, dtype=torch.bool)
-    real[0, 40:] = False
-    positions = (real.cumsum(-1) - 1).clamp(min=0)
-    scale = SSMax(models.geometry(causal=False), s_init=1.0).row_scale(context(positions, causal=False, real=real))
-    assert torch.allclose(scale.detach().exp(), torch.tensor([40.0, 70.0])[:, None, None].expand(2, HEADS, 70))
 
 
 PINS = [(0, 1.0), (8190, 1.0), (8191, 1.0693), (16382, 1.0693), (16383, 1.1099), (131_071, 1.2833), (10**6, 1.4812)]
@@ -159,3 +135,98 @@ def test_a_whole_ministral3() -> None:
 
     assert (patched(offset=0) - expected).abs().max() <= 1e-5
     assert (patched(offset=1) - expected).abs().max() > 1e-3  # control
+
+
+def test_logn_is_the_ratio_of_logarithms_from_the_trained_length_on() -> None:
+    """Bit-equal to one within it; without the clip the plain ratio everywhere."""
+    ctx = context(torch.arange(5 * TRAINED)[None])
+    expected = [math.log(i + 1) / math.log(TRAINED) for i in range(5 * TRAINED)]
+    clipped, plain = (LogN(models.geometry(), clip=clip).query_scale(ctx)[0] for clip in (True, False))
+    assert torch.equal(clipped[:TRAINED], torch.ones(TRAINED))
+    assert clipped[TRAINED:].tolist() == pytest.approx(expected[TRAINED:], rel=1e-6)
+    assert plain.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_encoder_counts_the_real_tokens() -> None:
+    real = torch.ones(2, 70, dtype=torch.bool)
+    real[0, 40:] = False
+    ctx, geometry = context((real.cumsum(-1) - 1).clamp(min=0), False, real), models.geometry(causal=False)
+    logn = LogN(geometry).query_scale(ctx).expand(2, 70) * math.log(TRAINED)
+    ssmax = SSMax(geometry, s_init=1.0).row_scale(ctx).detach().expand(2, HEADS, 70)
+    expected = torch.tensor([40.0, 70.0]).log()[:, None]
+    torch.testing.assert_close(logn, expected.expand(2, 70))
+    torch.testing.assert_close(ssmax, expected[..., None].expand(2, HEADS, 70))
+
+
+def table_of(model: str, unpatched: torch.nn.Module) -> torch.Tensor:
+    table = unpatched.transformer.wpe if model == "gpt2" else unpatched.bert.embeddings.position_embeddings
+    return table.weight.detach().double()
+
+
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_window_keeps_the_table(model: str) -> None:
+    """A masked dense attention over the model's own positions."""
+    build, formula = models.MODELS[model]
+    unpatched, ids = build(), models.text(TRAINED)
+    free = naive.free(model, TRAINED)
+    seen = free.seen & (free.distance.abs() < 9)
+    expected = formula(unpatched, ids, replace(free, seen=seen, code=table_of(model, unpatched)))
+    windowed = models.logits(patch_model(build(), "window", size=9), ids)
+    assert (windowed - expected).abs().max() <= LIMIT
+    assert (models.logits(unpatched, ids) - expected).abs().max() > 100 * LIMIT  # control
+
+
+def test_logn_in_bert() -> None:
+    """A whole encoder, alone and in a batch with a longer text, against the formula: n is the length of the sample."""
+    short, long = models.text(50), models.text(70, seed=2)
+    patched = patch_model(models.bert(), "rope+logn", target_length=70)
+    ids, mask = torch.zeros(2, 70, dtype=torch.long), torch.zeros(2, 70, dtype=torch.long)
+    ids[0, :50], ids[1], mask[0, :50], mask[1] = short, long, 1, 1
+    with torch.no_grad():
+        batch = patched(ids, attention_mask=mask).logits.double()
+    for row, text in enumerate((short, long)):
+        free = naive.both_ways(len(text))
+        scale = torch.full((len(text),), math.log(len(text)) / math.log(TRAINED))
+        rotated = replace(free, frequencies=naive.rope(models.HEAD_DIM))
+        expected = naive.bert(models.bert(), text, replace(rotated, row_scale=scale))
+        assert (batch[row, : len(text)] - expected).abs().max() <= LIMIT
+        assert (models.logits(patched, text) - expected).abs().max() <= LIMIT
+        unscaled = naive.bert(models.bert(), text, rotated)
+        assert (unscaled - expected).abs().max() > 100 * LIMIT  # control
+
+
+def test_yarn_and_logn_multiply() -> None:
+    """A temperature on the logits and one on the queries: both at once."""
+    ids = models.text(4 * TRAINED)
+    both = models.logits(patch_model(models.llama(), "yarn+logn", factor=4), ids)
+    yarn = patch_model(models.llama(), "yarn", factor=4)
+    frequencies = torch.tensor(yarn.model.posenc.frequencies(), dtype=torch.float64)
+    scale = torch.tensor([max(1.0, math.log(i + 1) / math.log(TRAINED)) for i in range(4 * TRAINED)])
+    temperature = (0.1 * math.log(4) + 1) ** 2
+    text = replace(
+        naive.causal(4 * TRAINED), frequencies=frequencies, row_scale=scale, logit_scale=temperature
+    )  # fmt: skip
+    assert (both - naive.llama(models.llama(), ids, text)).abs().max() <= LIMIT
+    assert (both - models.logits(yarn, ids)).abs().max() > 100 * LIMIT  # control
+
+
+def test_an_encoder_has_yarn_of_its_sequence_length() -> None:
+    length, ids = 3 * TRAINED, models.text(3 * TRAINED)
+    expected = models.logits(patch_model(models.bert(), "yarn", factor=3), ids)
+    found = models.logits(patch_model(models.bert(), "dynamic_yarn", factor=4), ids)
+    assert (found - expected).abs().max() < LIMIT
+    longer = models.logits(patch_model(models.bert(), "dynamic_yarn", factor=4), models.text(length + 8))[:length]
+    assert (longer - expected).abs().max() > 100 * LIMIT  # control: another length, other factors
+
+
+@pytest.mark.parametrize("length", [TRAINED, TRAINED + 9, 3 * TRAINED])
+def test_an_encoder_rotates_by_its_sequence_length(length: int) -> None:
+    """All rows of a text have its length: one rotation, whatever else is in the batch."""
+    base = 10_000.0 * (length / TRAINED) ** (models.HEAD_DIM / (models.HEAD_DIM - 2))
+    ids, free = models.text(length), naive.both_ways(length)
+    expected = naive.bert(models.bert(), ids, replace(free, frequencies=naive.rope(models.HEAD_DIM, base)))
+    patched = patch_model(models.bert(), "dynamic_ntk", factor=4)
+    assert (models.logits(patched, ids) - expected).abs().max() < LIMIT
+    batch = torch.cat((ids, models.text(7, seed=2)))[None]  # the same text, and pads behind it
+    padded = patched(batch, attention_mask=torch.tensor([[1] * length + [0] * 7])).logits[0, :length].double()
+    assert (padded - expected).abs().max() < LIMIT

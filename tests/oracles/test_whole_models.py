@@ -20,7 +20,6 @@ from .naive import Positions, rope
 FACTOR = 4
 LENGTH = FACTOR * TRAINED
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax; measured up to 1e-5
-FREE = {"llama": naive.causal, "gpt2": naive.causal, "bert": naive.both_ways}
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,7 @@ def sinusoids(text: Positions) -> Positions:
 
 
 def alibi(text: Positions) -> Positions:
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)
-    return replace(text, bias=-slopes[:, None, None] * text.distance.abs())
+    return replace(text, bias=-naive.slopes(HEADS) * text.distance.abs())
 
 
 LOG_N = torch.tensor([max(1.0, math.log(i + 1) / math.log(TRAINED)) for i in range(LENGTH)])
@@ -134,7 +132,7 @@ PAIRS = [pytest.param(case, model, id=f"{case}-{model}") for case in CASES for m
 def test_equals_the_definition(case: Case, model: str) -> None:
     build, formula = models.MODELS[model]
     unpatched, ids = build(), models.text(LENGTH)
-    text = FREE[model](LENGTH)
+    text = naive.free(model, LENGTH)
     expected = formula(unpatched, ids, case.does(text))
     patched = models.logits(patch_model(build(), case.scheme, factor=FACTOR, **case.options), ids)
     assert (patched - expected).abs().max() <= LIMIT
@@ -145,7 +143,7 @@ def test_the_definition_tells_schemes_apart(case: Case) -> None:
     """Control: neighbouring definitions are far away in these models, so equality above means something."""
     model = case.models[0]
     build, formula = models.MODELS[model]
-    unpatched, ids, text = build(), models.text(LENGTH), FREE[model](LENGTH)
+    unpatched, ids, text = build(), models.text(LENGTH), naive.free(model, LENGTH)
     own = formula(unpatched, ids, case.does(text))
     others = [text, rotating(rope(HEAD_DIM))(text), rotating(rope(HEAD_DIM) / 3)(text)]
     deviations = [float((formula(unpatched, ids, other) - own).abs().max()) for other in others]

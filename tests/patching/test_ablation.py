@@ -6,7 +6,7 @@ scheme that replaces the rotation, its absence alone moves outputs: a comparison
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from types import ModuleType
@@ -26,16 +26,9 @@ from hf_posenc.forward.mix import RotatedCall
 from hf_posenc.patches import registry
 from hf_posenc.patches.gpt2 import GPT2Adapter
 
-from ..example_modules import example_module
 from ..patches.adapters.neox import tiny_neox
 
 TEXT = torch.randint(3, 60, (1, TRAINED_LENGTH), generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture
-def example() -> Iterator[ModuleType]:
-    with example_module("third_party_adapter") as module:
-        yield module
 
 
 def register(example: ModuleType, **members: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from hf_posenc import describe, is_patched, list_schemes, patch_model
 from hf_posenc.errors import NoEffect, PosEncError, UnsupportedModel
@@ -21,6 +21,8 @@ from hf_posenc.patching import proof as effect_probe
 from hf_posenc.schemes.rotary.rotary import RoPE
 
 from ..families.tiny import tiny
+from ..small_models import llama
+from .test_proof import other_rotation
 
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 ONE_A_HOOK = {"yarn", "dynamic_ntk", "self_extend", "alibi", "fox", "shaw", "logn", "window", "sinks", "learned"}
@@ -31,12 +33,7 @@ SCHEMES = [
 
 def untrained() -> LlamaForCausalLM:
     """A small Llama as transformers initialises it."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=99, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+    return llama(vocab_size=99, hidden_size=64, max_position_embeddings=256, initializer_range=0.02)
 
 
 def verdict(model: Any, scheme: str, **options: Any) -> str:
@@ -110,10 +107,8 @@ def test_every_scheme_on_quantised_projections_is_judged_as_in_float32(scheme: s
 def test_a_rotation_that_nobody_applies(
     scheme: str, made: Callable[..., LlamaForCausalLM], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, model = call_plan.region_rotations, made(untrained().to(dtype))
-    monkeypatch.setattr(
-        call_plan, "region_rotations", lambda scheme, ctx, **stored: plain(RoPE(scheme.geometry), ctx, **stored)
-    )
+    model = made(untrained().to(dtype))
+    monkeypatch.setattr(call_plan, "region_rotations", other_rotation(RoPE))
     with pytest.raises(NoEffect, match="nothing moved"):
         patch_model(model, scheme, factor=4)
     assert not is_patched(model)

@@ -1,4 +1,4 @@
-"""`set_factor`: equal to patching anew with that factor, with everything that was learned kept."""
+"""`set_factor` equals patching anew, with what was learned kept; a scheme set aside for a while comes back whole."""
 
 from __future__ import annotations
 
@@ -11,11 +11,22 @@ from peft import LoraConfig
 from transformers import DynamicCache
 
 import hf_posenc
-from hf_posenc import describe, errors, list_schemes, patch_model, set_factor, unpatch_model
+from hf_posenc import (
+    describe,
+    errors,
+    from_pretrained,
+    is_patched,
+    list_schemes,
+    load_starter,
+    patch_model,
+    set_factor,
+    unpatch_model,
+)
+from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.checks.forward import random_tokens
-from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.checks.tolerances import LOGITS
+from hf_posenc.patching.patch import scheme_set_aside
 from hf_posenc.schemes.rotary.yarn import Yarn
 
 from ..families.tiny import tiny
@@ -126,24 +137,12 @@ def test_under_peft(saved: list[str] | None) -> None:
 def test_learned_parameters_are_the_same_objects() -> None:
     model = patched("llama", "yarn+ssmax", 4)
     learned = dict(model.named_parameters())
-    for name, weight in learned.items():
-        if "posenc" in name:
-            torch.nn.init.normal_(weight)
+    perturb_parameters(model)
     values = {name: weight.clone() for name, weight in learned.items()}
     set_factor(model, 2)
     now = dict(model.named_parameters())
     assert now.keys() == learned.keys()
     assert all(now[name] is weight and torch.equal(weight, values[name]) for name, weight in learned.items())
-
-
-def test_unpatch_restores_the_original() -> None:
-    model = tiny_model("llama")
-    ids = random_tokens(model, TRAINED_LENGTH)
-    before = snapshot(model, ids)
-    patch_model(model, "yarn", factor=4)
-    set_factor(model, 2)
-    unpatch_model(model)
-    assert differences(before, snapshot(model, ids)) == (0.0, "nothing")
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "dynamic_yarn", "alibi"])
@@ -228,3 +227,47 @@ def test_a_compiled_graph_follows(scheme: str) -> None:
     expected = logits(patched("llama", scheme, 2), ids)
     assert (logits(compiled, ids, use_cache=False) - expected).abs().max() < 1e-5
     assert (first - expected).abs().max() > 1e-3
+
+
+TEXT = torch.randint(3, 90, (1, 300), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "t5", "dca"])
+@pytest.mark.parametrize("inside", ["rerope", "fire", None])
+def test_the_scheme_comes_back_with_its_parameters(scheme: str, inside: str | None, tmp_path) -> None:
+    model, _ = load_starter("llama")
+    plain = logits(model, TEXT)
+    patch_model(model, scheme, factor=4)
+    perturb_parameters(model)  # learned since
+    want, names = logits(model, TEXT), list(model.state_dict())
+    with scheme_set_aside(model):
+        assert not is_patched(model)
+        assert torch.equal(logits(model, TEXT), plain)
+        if inside is not None:
+            patch_model(model, inside, factor=2)
+            assert not torch.equal(logits(model, TEXT), want)
+    assert describe(model).scheme == scheme
+    assert torch.equal(logits(model, TEXT), want)
+    assert list(model.state_dict()) == names
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits(from_pretrained(tmp_path), TEXT), want)
+    assert torch.equal(logits(unpatch_model(model), TEXT), plain)
+
+
+def test_an_error_inside_brings_it_back_as_well() -> None:
+    model, _ = load_starter("llama")
+    patch_model(model, "t5", factor=4)
+    want = logits(model, TEXT)
+    with pytest.raises(KeyError), scheme_set_aside(model):
+        raise KeyError
+    assert torch.equal(logits(model, TEXT), want)
+
+
+def test_an_unpatched_model_is_unpatched_again() -> None:
+    model, _ = load_starter("llama")
+    plain = logits(model, TEXT)
+    with scheme_set_aside(model):
+        patch_model(model, "yarn", factor=2)
+        assert describe(model).scheme == "yarn"
+    assert not is_patched(model)
+    assert torch.equal(logits(model, TEXT), plain)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import T5Config, T5ForConditionalGeneration
 
 from hf_posenc import describe, from_pretrained, load_starter, patch_model, set_factor, unpatch_model
 from hf_posenc.errors import LimitKept
@@ -86,8 +87,6 @@ def test_generation_of_a_checkpoint(written: int, tmp_path: Path) -> None:
 
 
 def test_an_encoder_decoder_has_one_generation_configuration() -> None:
-    from transformers import T5Config, T5ForConditionalGeneration
-
     config = T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, decoder_start_token_id=0)
     model = T5ForConditionalGeneration(config)
     model.generation_config.max_length = 512

@@ -1,9 +1,10 @@
-"""Every scheme can be cited, and its entry is that of the paper that its docstring names."""
+"""Every scheme's entry is of the paper that its docstring names, and its LaTeX has the docstring's formulas."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import groupby
 
 import pytest
 
@@ -66,3 +67,37 @@ def test_a_scheme_without_a_paper_says_so_and_cites_the_package() -> None:
     assert text.startswith("% host: it has no paper")
     assert f"@software{{{PACKAGE}," in text
     assert cite() == entries()[PACKAGE]
+
+
+ENVIRONMENTS = re.compile(r"\\(begin|end)\{(\w+)\}")
+
+
+def blocks(text: str) -> list[str]:
+    """The indented parts of a docstring: its formulas."""
+    parts = [part for part in text.split("\n\n") if part.strip()]
+    grouped = groupby(parts, key=lambda part: part.startswith("    "))
+    return ["\n\n".join(inside) for indented, inside in grouped if indented]
+
+
+def unbalanced(latex: str) -> bool:
+    """Whether braces, environments or the delimiters of one size do not close what they open."""
+    opened: list[str] = []
+    for kind, name in ENVIRONMENTS.findall(latex):
+        if kind == "begin":
+            opened.append(name)
+        elif not opened or opened.pop() != name:
+            return True
+    plain = re.sub(r"\\[{}]", "", latex)
+    sizes = len(re.findall(r"\\left\b", latex)) != len(re.findall(r"\\right\b", latex))
+    return bool(opened) or plain.count("{") != plain.count("}") or sizes
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+def test_latex_has_every_formula_of_the_docstring_and_known_options(record: SchemeRecord) -> None:
+    written = blocks(record.text)
+    found = record.formula.split("\n\n")
+    assert len(found) == len(written)
+    assert not any(map(unbalanced, found))
+    for option in re.findall(r"\\mathtt\{([^}]+)\}", record.formula):
+        name = option.replace(r"\_", "_").partition("=")[0]
+        assert name in record.options or name in record.text

@@ -8,15 +8,11 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+from transformers.utils import logging
 
 from hf_posenc.core import plugins
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.registry import (
-    RECORDS,
-    list_schemes,
-    register_scheme,
-    scheme_record,
-)
+from hf_posenc.schemes.registry import RECORDS, list_schemes, register_scheme, scheme_record
 
 
 @pytest.mark.slow
@@ -38,7 +34,7 @@ def test_aliases_answer_and_belong_to_one() -> None:
 
 def test_listing_loads_no_torch() -> None:
     code = "import sys; from hf_posenc import list_schemes; assert list_schemes(); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_taken_name_is_refused() -> None:
@@ -51,8 +47,6 @@ def test_taken_name_is_refused() -> None:
 def test_broken_plugin_does_not_break_the_list(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from transformers.utils import logging
-
     monkeypatch.setattr(logging.get_logger("hf_posenc.schemes.registry"), "propagate", True)
     monkeypatch.setattr(logging.get_logger("transformers"), "propagate", True)
     broken = EntryPoint("broken", "no_such_module_anywhere:Thing", "hf_posenc.schemes")

@@ -7,11 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
-from hf_posenc.errors import (
-    CannotCombine,
-    OptionOutOfRange,
-    UnknownScheme,
-)
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, UnknownScheme
 from hf_posenc.schemes.bias.alibi import ALiBi
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.host_rotation import HostRotation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, modeling_utils
 import hf_posenc
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, PeftAdapterMismatch
+
+from ..small_models import auto_classes, edit
 
 KERNEL = "kernels-community/flash-attn2"
 
@@ -41,18 +42,15 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def auto() -> Iterator[None]:
-    hf_posenc.enable_auto()
-    yield
-    hf_posenc.disable_auto()
+    with auto_classes():
+        yield
 
 
 def written(folder: Path, folder_of_file: Path, **entries: Any) -> Path:
     """A copy of a checkpoint with more in its configuration."""
     for file in folder.iterdir():
         (folder_of_file / file.name).write_bytes(file.read_bytes())
-    content = json.loads((folder_of_file / "config.json").read_text(encoding="utf-8"))
-    (folder_of_file / "config.json").write_text(json.dumps(content | entries), encoding="utf-8")
-    return folder_of_file
+    return edit(folder_of_file, **entries)
 
 
 ENTRIES = [

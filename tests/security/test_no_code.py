@@ -17,6 +17,8 @@ from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.schemes.spec import plan
 
+from ..small_models import edit
+
 ROOT = Path(hf_posenc.__file__).parent
 PICKLING = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 RUNNING = {"eval", "exec", "compile", "__import__"}
@@ -71,9 +73,8 @@ def test_code_beside_a_checkpoint(entry: str, tmp_path: Path, marker: Path) -> N
     """``auto_map`` names code in the folder; without the flag it is not even looked at."""
     folder = tmp_path / "model"
     hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2).save_pretrained(folder)
-    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    content |= {entry: {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}, "trust_remote_code": True}
-    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    code = {entry: {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}, "trust_remote_code": True}
+    edit(folder, **code)
     (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n", encoding="utf-8")
     hf_posenc.from_pretrained(folder, local_files_only=True)
     assert not marker.exists()
@@ -115,14 +116,8 @@ def test_scheme_names_are_looked_up(name: str, tmp_path: Path, marker: Path, mon
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(errors.UnknownScheme):
         plan(name)
-    block = {
-        "format": 1,
-        "layers": {},
-        "trained_length": 8,
-        "target_length": 8,
-        "host_length": 8,
-        "scheme": [{"name": name, "options": {}}],
-    }
+    block = {"format": 1, "layers": {}, "trained_length": 8, "target_length": 8, "host_length": 8}
+    block |= {"scheme": [{"name": name, "options": {}}]}
     with pytest.raises(errors.CheckpointMismatch, match="not registered"):
         SchemeConfig.read(block, "here")
     assert not marker.exists()

@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from hf_posenc import patch_model
+from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.patching.peft_sidecar import (
-    PARAMETERS,
-    SIDECAR,
-    unguard_adapter_config,
-)
+from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR, unguard_adapter_config
 
-from .still import APART, deviation, llama, logits_of, silent
+from ..small_models import edit_weights, llama
+from .test_weights import APART, deviation, logits_of, silent
 
 peft = pytest.importorskip("peft", reason="adapters need the extra `train`")
-WEIGHTS = "adapter_model.safetensors"
 
 
 @pytest.fixture(autouse=True)
@@ -40,15 +37,11 @@ def stock(folder: Path) -> torch.Tensor:
 
 
 def wrapped(base: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
-    from hf_posenc.checkpoints.peft import get_peft_model
-
     torch.manual_seed(seed)
     return get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)).eval()
 
 
 def load(base: torch.nn.Module, folder: Path) -> torch.nn.Module:
-    from hf_posenc.checkpoints.peft import load_peft_adapter
-
     return load_peft_adapter(base, folder).eval()
 
 
@@ -96,15 +89,13 @@ def test_positions_are_not_saved(tmp_path: Path) -> None:
     assert torch.equal(logits_of(load(base, tmp_path)), logits_of(model))
 
 
-def cut(folder: Path, keep: float, **change: object) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    names = sorted(tensors)[: round(keep * len(tensors))]
-    save_file({name: change.get("to", tensors[name]) for name in names}, folder / WEIGHTS)
-
-
 @pytest.mark.parametrize("keep", [0.0, 0.5])
 def test_tensors_are_missing(keep: float, plain: Path, whole: torch.Tensor) -> None:
-    cut(plain, keep)
+    def cut(weights: dict[str, torch.Tensor]) -> None:
+        for name in sorted(weights)[round(keep * len(weights)) :]:
+            del weights[name]
+
+    edit_weights(plain, cut, "adapter_model.safetensors")
     with silent("peft", f"an adapter with {keep:.0%} of its tensors loads, the others are drawn at random"):
         assert deviation(stock(plain), whole) > APART
     with pytest.raises(PeftAdapterMismatch, match="lacks"):

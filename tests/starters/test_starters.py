@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,22 +20,14 @@ from hf_posenc.starters.loading import NAMES, starter_path
 
 TRAINED = 256
 MEGABYTES = 6
-EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPTS = {
-    "llama": ("train_laboratory_gpu.py rope ",), "gpt2": ("train_starters.py gpt2 ",),
-    "bert": ("train_starters.py bert ", "train_bert_passkeys.py "),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_starter_is_small_and_documents_its_training(name: str) -> None:
+def test_a_starter_is_small_and_has_not_seen_the_held_out_texts(name: str) -> None:
     folder = starter_path(name)
     assert (folder / "model.safetensors").stat().st_size <= MEGABYTES * 1e6
     assert not list(folder.glob("*.bin"))
     made = json.loads((folder / "made.json").read_text())
-    commands = made.get("commands") or [made["command"]]
-    assert all(command.removeprefix("python examples/").startswith(SCRIPTS[name]) for command in commands)
-    assert all((EXAMPLES / command.split()[1].rpartition("/")[2]).is_file() for command in commands)
     assert set(made["held_out"]) == set(HELD_OUT)
     model, tokenizer = load_starter(name)
     assert model.config.max_position_embeddings == TRAINED

@@ -110,12 +110,6 @@ def test_datasets_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
         read("hub:a/b:train")
 
 
-def test_a_column_is_that_of_records_alone(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one")
-    (tmp_path / "b.jsonl").write_text('{"body": "two"}')
-    assert [document.content for document in read(tmp_path, field="body")] == ["one", "two"]
-
-
 @pytest.mark.parametrize(
     ("given", "reading"),
     [(7, {}), ([None], {}), (b"a.txt", {}), ("a.txt", {"field": ""}), ("a.txt", {"separator": ""}), ([["a.txt"]], {})],

@@ -115,17 +115,6 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     assert found["after"] - found["before"] < 24, found  # MiB
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_dataset_trains(streaming: bool, tokenizer, tmp_path: Path) -> None:  # noqa: F811
-    dataset = Dataset.from_dict({"text": TEXTS})
-    given = dataset.to_iterable_dataset() if streaming else dataset
-    model = patch_model(llama(), "yarn", factor=FACTOR)
-    tuned = run(model, tokenizer, given, steps=40 if streaming else 2, out=tmp_path / "run")
-    assert len(tuned.curve) == (40 if streaming else 2)  # 37 rows: the text starts again
-    stored = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert stored["rows"] == (None if streaming else 4 * 601 // TARGET)
-
-
 def test_a_streamed_run_goes_on_where_it_was_killed(tokenizer, tmp_path: Path) -> None:  # noqa: F811
     """The continuation skips the rows that were trained on."""
     source = TextSource(tuple(TEXTS), streaming=True)

@@ -12,7 +12,6 @@ import torch
 import yaml
 
 import hf_posenc
-from hf_posenc.cli import main
 from hf_posenc.errors import LengthContradiction, TrainingImpossible, WrongKind
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
@@ -88,18 +87,6 @@ def test_llama_factory_gets_the_scheme_in_a_plain_checkpoint(tmp_path) -> None:
     plain = AutoModelForCausalLM.from_pretrained(str(tmp_path / content["model_name_or_path"]), dtype=torch.float32)
     assert torch.allclose(logits(plain), logits(patched), atol=1e-3)
     assert json.loads((tmp_path / "dataset_info.json").read_text())["documents"]["file_name"] == "train.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("framework", "scheme", "method", "unnamed"),
-    [("trl", "yarn", "lora", True), ("trl", "yarn", "full", False), ("trl", "rerope", "lora", False),
-     ("llama-factory", "yarn", "lora", False)],
-)  # fmt: skip
-def test_the_scheme_is_named_again_where_nothing_else_says_it(framework, scheme, method, unnamed, tmp_path) -> None:
-    model, tokenizer = hf_posenc.load_starter("llama")
-    hf_posenc.patch_model(model, scheme, factor=2)
-    training, name = Training(length=64, steps=1, method=method), str(starter_path("llama"))
-    assert emit_run(framework, model, tokenizer, TEXTS, training, tmp_path, name=name).unnamed is unnamed
 
 
 def test_cards_share_rows_that_are_ready(tmp_path) -> None:
@@ -206,10 +193,3 @@ def test_wrong_names_and_lengths_are_refused(tmp_path) -> None:
     with pytest.raises(LengthContradiction):
         emit_run("trl", model, tokenizer, TEXTS, Training(length=LENGTH, steps=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_an_option_without_effect_ends_with_2(tmp_path) -> None:
-    command = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--emit", "trl", "--resume"]
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--out", str(tmp_path / "run")])
-    assert ended.value.code == 2

@@ -28,34 +28,10 @@ def corpus_of(documents: Sequence[torch.Tensor]) -> Corpus:
     return Corpus(tokens, sizes.cumsum(0)[:-1], int(tokens.max()) if len(tokens) else 0)
 
 
-def ranges(*lengths: int) -> Corpus:
-    """Documents whose tokens count on from one to the next."""
-    ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
-    return corpus_of([torch.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)])
-
-
-def test_joined_rows_drop_what_is_left_over() -> None:
-    rows = PackedRows(ranges(5, 6), 4)
-    assert len(rows) == 2
-    assert [rows[i]["input_ids"].tolist() for i in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert len(PackedRows(ranges(4), 4)) == 1
-    for corpus in (ranges(3), corpus_of([])):
+def test_less_than_one_row_is_refused() -> None:
+    for corpus in (corpus_of([torch.arange(3)]), corpus_of([])):
         with pytest.raises(LengthContradiction, match="less than one row of 4"):
             PackedRows(corpus, 4)
-
-
-def test_separate_documents_count_from_zero_in_every_row() -> None:
-    """Documents of 3, 9 and 2 tokens in rows of 6: the second goes on in the second row, and counts anew there."""
-    rows = PackedRows(ranges(3, 9, 2), 6, separate=True)
-    assert [rows[i]["input_ids"].tolist() for i in range(2)] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
-    assert rows[0]["position_ids"].tolist() == [0, 1, 2, 0, 1, 2]
-    assert rows[1]["position_ids"].tolist() == [0, 1, 2, 3, 4, 5]
-    none = IGNORED_LABEL
-    assert rows[0]["labels"].tolist() == [none, 1, 2, none, 4, 5]
-    assert rows[1]["labels"].tolist() == [none, 7, 8, 9, 10, 11]
-    longer = PackedRows(ranges(3, 9, 5), 8, separate=True)  # here the second document ends inside the second row
-    assert longer[1]["position_ids"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert longer[1]["labels"].tolist() == [none, 9, 10, 11, none, 13, 14, 15]
 
 
 def test_windows_of_every_length_end_alike() -> None:

@@ -19,19 +19,9 @@ from hf_posenc.training.shifted_attention import shifted_groups
 from tests.training.test_recipes import Rows
 
 TRAINED, LENGTH, GROUP = 16, 32, 8
-KINDS = [
-    "rope",
-    "yarn",
-    "alibi",
-    "t5",
-    "kerple",
-    "yarn+logn",
-    "fox",
-    "self_extend",
-    "dynamic_ntk",
-    "window",
-    "yarn+pose",
-]
+KINDS = (
+    "rope", "yarn", "alibi", "t5", "kerple", "yarn+logn", "fox", "self_extend", "dynamic_ntk", "window", "yarn+pose",
+)  # fmt: skip
 """Plain rotations, biases of keys and distances (learned too), scales, regions, rotations by row, bands, gaps."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,19 +96,6 @@ def test_the_loss_is_that_of_conversations_read_alone(
     trainer.train()
     assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, abs=1e-4)
     assert nats(trainer) != pytest.approx(expected, abs=1e-3)  # and it learns
-
-
-@pytest.mark.parametrize("scheme", ["yarn", "t5"])
-def test_an_adapter_of_trl_holds_the_scheme(scheme: str, example: ModuleType, tmp_path: Path) -> None:
-    trainer = trainer_of(example, scheme, tmp_path, gradient_checkpointing=True)
-    trainer.train()
-    trainer.save_model(str(tmp_path))
-    assert json.loads((tmp_path / "position_scheme.json").read_text())["scheme"][0]["name"] == scheme
-    starter, _ = hf_posenc.load_starter("llama")
-    starter.save_pretrained(tmp_path / "base")
-    loaded = hf_posenc.from_pretrained(tmp_path / "base", peft_adapter=tmp_path)
-    ids = torch.arange(5, 400)[None]
-    torch.testing.assert_close(loaded.eval()(ids).logits, trainer.model.eval()(ids).logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("target_modules", [None, ["q_proj", "v_proj"]], ids=["methods.lora", "LoraConfig"])

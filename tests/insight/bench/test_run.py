@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from torch.utils.flop_counter import flop_registry
 from transformers import PreTrainedModel
 
 from hf_posenc.errors import AlreadyPatched, LengthContradiction, OptionOutOfRange, UnknownScheme
-from hf_posenc.insight.bench import BenchCell, Measured, bench, random_model
+from hf_posenc.insight.bench import BenchCell, bench, random_model
 from hf_posenc.insight.bench import run as measuring
 from hf_posenc.insight.bench.devices import Elapsed
 from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED
@@ -166,21 +165,3 @@ def test_unsuitable_models_are_refused() -> None:
         bench(random_model((1, 32, 2, 2), "bert", 64, torch.float32), "rope", [32], cases=("decode",))
     with pytest.raises(AlreadyPatched):
         bench(patch_model(random_model((1, 32, 2, 2), "llama", 64, torch.float32), "yarn", factor=2), "yarn", [32])
-
-
-def test_the_table_and_the_json_say_the_same() -> None:
-    walls = {UNPATCHED: (1.0, 2.0, 4.0), PATCHED: (1.5, 2.0, 8.0), NAIVE: (3.0, 8.0, 16.0)}
-    models = {
-        role: Measured(tuple(Elapsed(x, x) for x in values), memory)
-        for (role, values), memory in zip(walls.items(), (2**20, 3 * 2**20, 2**23), strict=True)
-    }
-    cell = BenchCell("yarn", "prefill", 512, 512, "done", models)
-    heads, (line,) = table([cell], "prefill")
-    shown = dict(zip(heads, line, strict=True))
-    assert shown["ms"] == "2000"
-    assert shown["tokens/s"] == "256"
-    assert shown["time / unpatched"] == "1.5 (1.25–1.75)"
-    assert shown["time / naive"] == "0.5 (0.375–0.5)"
-    assert (shown["MiB"], shown["MiB / unpatched"], shown["MiB / naive"]) == ("3.0", "3.00", "0.38")
-    assert cell.to_dict()["over"][UNPATCHED]["time"] == {"median": 1.5, "low": 1.25, "high": 1.75}
-    assert table([replace(cell, case="decode")], "decode")[0][2] == "ms/token"

@@ -36,11 +36,6 @@ def test_the_code_of_a_rotation_is_where_its_hands_point(look: Callable, layout:
     assert torch.allclose(code, torch.tensor(expected).double(), atol=1e-6)
 
 
-def test_binary_252_as_in_the_texts(look: Callable) -> None:
-    code = codes.codes(look("binary", {"width": 8, "msb_first": True}), 1, start=252)
-    assert code[0, :8].tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
-
-
 def test_a_kept_table_is_read(look: Callable) -> None:
     target = look("learned", kind="gpt2")
     assert torch.equal(codes.codes(target, 32), target.table)
@@ -101,29 +96,6 @@ def test_where_directions_tie_the_plane_does_not_depend_on_the_factorisation(loo
     size, towards = torch.ones(5).double(), torch.arange(5).double()
     one, two = (codes.among_ties(towards, size, basis, 0) for basis in (torch.eye(5).double(), other))
     assert torch.allclose(one, two)
-
-
-def yarn(s: float) -> list[float]:
-    def pair(turns: float) -> float:
-        return HEAD_DIM * math.log(TRAINED / (2 * math.pi * turns)) / (2 * math.log(1e4))
-
-    low, high = max(0, math.floor(pair(32))), min(HEAD_DIM - 1, math.ceil(pair(1)))
-    slow = [min(1.0, max(0.0, (m - low) / (high - low))) for m in range(HEAD_DIM // 2)]
-    return [(1 - g) * w + g * w / s for g, w in zip(slow, OMEGA, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("scheme", "expected"),
-    [
-        ("rope", OMEGA), ("pi", [w / 4 for w in OMEGA]), ("yarn", yarn(4)),
-        ("ntk", [(1e4 * 4 ** (HEAD_DIM / (HEAD_DIM - 2))) ** (-2 * m / HEAD_DIM) for m in range(HEAD_DIM // 2)]),
-        ("window", OMEGA),  # a scheme that keeps the model's rotation shows that
-    ],
-)  # fmt: skip
-def test_frequencies_are_the_papers(look: Callable, scheme: str, expected: list[float]) -> None:
-    found = codes.frequencies(look(scheme, factor=4), 4 * TRAINED)
-    assert list(found) == [""]
-    assert found[""].tolist() == pytest.approx(expected, rel=1e-9)
 
 
 def test_rows_of_different_length_have_rotations_of_their_own(look: Callable) -> None:

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_posenc.core.context import PositionContext
 from hf_posenc.core.record import SchemeRecord
-from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import MissingPackage, OptionOutOfRange
 from hf_posenc.insight.plots import Shapes, numbers, registry
 from hf_posenc.insight.plots.compose import plots_of, request_of, sheets
@@ -19,8 +17,6 @@ from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, UnknownPlot, View, register_plot
 from hf_posenc.insight.plots.save import frames
-from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.registry import list_schemes
 
 SMALL = Shapes(heads=2, head_dim=8, width=16)
@@ -82,23 +78,6 @@ def test_frames_of_a_position_end_at_the_requested_one() -> None:
     films = frames(plot_of("clock"), request_of("rope", shapes=SMALL, position=30), count=4)
     assert [film[0].numbers["position"] for film in films] == [0, 10, 20, 30]
     assert float(films[1][0].numbers["angles"][-1, 0]) == pytest.approx(10 % (2 * math.pi), abs=1e-5)
-
-
-class Stairs(Scheme):
-    """A third party's bias: one step down every four tokens."""
-
-    record = SchemeRecord("stairs")
-
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        return ToeplitzBias(lambda distance: -(distance // 4).float().expand(self.geometry.heads, *distance.shape))
-
-
-def test_a_third_partys_scheme_is_shown_by_its_hooks() -> None:
-    with SMALL.target(Entry("stairs", Stairs), {}) as target:
-        shown = {plot.name for plot in list_plots() if plot.shows(target)}
-        found = plot_of("bias_curve").numbers(target, View(length=12))
-    assert shown == {"bias", "bias_curve", "score", "score_curve"}
-    assert found["bias"][1].tolist() == [0, 0, 0, 0, -1, -1, -1, -1, -2, -2, -2, -2]
 
 
 @pytest.fixture

@@ -35,22 +35,12 @@ def same(found: Tensor, expected: Tensor, **limits: float) -> bool:
     return torch.allclose(found.double(), expected.double(), equal_nan=True, **limits)
 
 
-def dca(i: int, j: int, chunk: int = 24, local: int = 4) -> int:
-    stride = chunk - local
-    back, offset = i // stride - j // stride, i % stride
-    query = offset if back == 0 else min(offset + stride, chunk) if back == 1 else min(2 * stride - 1, chunk)
-    return query - j % stride
-
-
 @pytest.mark.parametrize(
     ("scheme", "options", "distance"),
     [
         ("rope", {}, lambda i, j: i - j),
-        ("rerope", {"window": 10}, lambda i, j: min(i - j, 10)),
         ("leaky_rerope", {"window": 10, "k": 4.0}, lambda i, j: i - j if i - j < 10 else 10 + (i - j - 10) / 4),
         ("self_extend", {"window": 12, "group": 5}, lambda i, j: i - j if i - j < 12 else i // 5 - j // 5 + 10),
-        ("string", {"shift": 11, "local": 3}, lambda i, j: i - j if i - j < 11 else i - j - 11 + 3),
-        ("dca", {"chunk": 24, "local": 4}, dca),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
@@ -62,8 +52,6 @@ def test_distances_are_the_papers(look: Callable, scheme: str, options: dict, di
 @pytest.mark.parametrize(
     ("scheme", "options", "sees"),
     [
-        ("rope", {}, lambda i, j: True),
-        ("window", {"size": 9}, lambda i, j: i - j < 9),
         ("window", {"size": 9, "sinks": 2}, lambda i, j: i - j < 9 or j < 2),
         ("sinks", {"sinks": 3, "recent": 9}, lambda i, j: i - j < 9 or j < 3),
         ("lm_infinite", {"n_global": 3, "n_local": 9}, lambda i, j: i - j < 9 or j < 3),
@@ -83,31 +71,9 @@ def test_alibi_adds_its_slopes(look: Callable, kind: str) -> None:
         assert same(found[h], table(lambda i, j, m=slope: -m * abs(i - j), 40, causal=kind == "llama"), atol=1e-5)
 
 
-def test_t5_reads_its_table(look: Callable) -> None:
-    target = look("t5", {"num_buckets": 8, "max_distance": 20})
-    weights = target.scheme.table.weight
-
-    def bucket(n: int) -> int:
-        return n if n < 4 else min(7, 4 + math.floor(4 * math.log(n / 4) / math.log(20 / 4) + 1e-9))
-
-    found = pair_scores.added(call_of(target, 40))[0]
-    assert same(found[2], table(lambda i, j: float(weights[bucket(i - j), 2]), 40), atol=1e-6)
-
-
 def test_scores_of_rope_are_a_mean_of_cosines(look: Callable) -> None:
     found = pair_scores.scores(call_of(look("rope"), 48))[0, 0]
     assert same(found, table(lambda i, j: sum(math.cos((i - j) * w) for w in OMEGA) / len(OMEGA), 48), atol=1e-5)
-
-
-def test_every_row_of_dynamic_ntk_rotates_by_its_own_length(look: Callable) -> None:
-    found = pair_scores.scores(call_of(look("dynamic_ntk"), LENGTH))[0, 0]
-
-    def score(i: int, j: int) -> float:
-        base = 1e4 * max(1.0, (i + 1) / TRAINED) ** (D / (D - 2))
-        return sum(math.cos((i - j) * base ** (-2 * m / D)) for m in range(D // 2)) / (D // 2)
-
-    assert same(found, table(score), atol=1e-5)
-    assert not same(found, table(lambda i, j: score(LENGTH - 1, j + LENGTH - 1 - i)), atol=1e-2)  # one length for all
 
 
 def test_temperatures(look: Callable) -> None:

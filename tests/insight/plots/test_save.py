@@ -1,9 +1,8 @@
-"""Figures and files: every plot is drawn and labelled, and files are reproducible."""
+"""Figures and files: an animation has all frames, and files are reproducible."""
 
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from hf_posenc.insight.plots import Shapes
 from hf_posenc.insight.plots.compose import request_of, sheets
 from hf_posenc.insight.plots.kinds import plot_of
-from hf_posenc.insight.plots.save import ComputedPlot, frames, save, to_dict
+from hf_posenc.insight.plots.save import ComputedPlot, frames, save
 
 pytest.importorskip("matplotlib", reason="an extra")
 SMALL = Shapes(heads=2, head_dim=8, width=16)
@@ -21,28 +20,6 @@ SMALL = Shapes(heads=2, head_dim=8, width=16)
 def computed(schemes: str, name: str, *, count: int = 1, same_scale: bool = False, **how: Any) -> ComputedPlot:
     order, one = request_of(schemes, shapes=SMALL, **how), plot_of(name)
     return ComputedPlot(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], same_scale)
-
-
-def test_each_panel_has_its_own_scale_unless_one_is_asked_for() -> None:
-    def scales(**how: bool) -> tuple[list[tuple[float, float]], str]:
-        figure = computed("integer,binary", "code", length=12, **how).drawn()
-        clims = [image.get_clim() for axes in figure.axes[:2] for image in axes.images]
-        return clims, figure.get_suptitle().splitlines()[-1]
-
-    assert scales() == ([(-11, 11), (-1, 1)], "each scheme has its own scale")
-    assert scales(same_scale=True) == ([(-11, 11), (-11, 11)], "all panels have one scale")
-
-
-def test_curves_share_axes_unless_one_would_look_flat() -> None:
-    assert len(computed("rope,xpos", "score_curve", length=12).drawn().axes) == 1
-    assert len(computed("rope,none", "score_curve", length=12).drawn().axes) == 1  # a constant is flat anyway
-    assert len(computed("rope,alibi", "score_curve", length=400).drawn().axes) == 2
-    assert len(computed("rope,alibi", "score_curve", length=400, same_scale=True).drawn().axes) == 1
-
-
-def test_frames_share_one_scale() -> None:
-    film = computed("rerope", "distance_curve", count=3, factor=8)
-    assert len({film.drawn(n).axes[0].get_ylim() for n in range(3)}) == 1
 
 
 @pytest.mark.parametrize("ending", [".png", ".svg"])
@@ -62,9 +39,3 @@ def test_an_animation_has_all_frames(tmp_path: Path) -> None:
     film = Image.open(io.BytesIO(path.read_bytes()))
     assert film.n_frames == 4
     assert film.info["loop"] == 0
-
-
-def test_numbers_are_json() -> None:
-    found = json.loads(json.dumps(to_dict(computed("window:size=2", "distance", length=3)), allow_nan=False))
-    assert found["picture"] == "distance"
-    assert found["schemes"][0]["numbers"]["distance"] == [[0, None, None], [1, 0, None], [None, 1, 0]]

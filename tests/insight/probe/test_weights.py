@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.insight.probe.attention_profile import Tally, attentions_of
 from hf_posenc.insight.probe.position_shuffle import chosen_rows, outputs
+
+from ..bench.test_run import Counter
 
 Build = Callable[..., Any]
 KINDS = ("llama", "gpt2", "bert")
@@ -90,23 +91,6 @@ def test_capturing_does_not_change_the_model(kind: str, build: Build, ids: Tenso
     assert not any("posenc" in name or name.startswith("_by_") for m in model.modules() for name in m.__dict__)
 
 
-def test_scaled_rope_is_transformers_own(build: Build, ids: Tensor) -> None:
-    """A patched model against a stock one whose configuration has the same scaling."""
-    model = build("llama")
-    scaled = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 48}
-    stock = build("llama", attn_implementation="eager", rope_parameters=scaled)
-    stock.load_state_dict(model.state_dict())
-    long = ids.repeat(1, 3)
-    plain = looked_at(model, long, [slice(100, 144)])
-    patch_model(model, "yarn", factor=4)
-    mine = looked_at(model, long, [slice(100, 144)])
-    with torch.no_grad():
-        theirs = stock(long, output_attentions=True).attentions
-    for layer in range(2):
-        assert torch.allclose(mine[layer], theirs[layer][0, :, 100:144], atol=1e-5)
-        assert not torch.allclose(plain[layer], theirs[layer][0, :, 100:144], atol=1e-2)
-
-
 def test_a_bias_is_the_formula(build: Build, ids: Tensor) -> None:
     """ALiBi on Llama, from the projections of the first layer in float64: softmax(q · k / √d − m |i − j|)."""
     model = build("llama")
@@ -140,32 +124,19 @@ def test_every_route_has_the_weights_of_the_reference(scheme: str, build: Build,
         assert torch.allclose(weights.sum(-1), torch.ones(4, 32), atol=1e-5)
 
 
-class Largest(TorchDispatchMode):
-    """The most numbers in one result."""
-
-    most = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for one in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(one, Tensor):
-                self.most = max(self.most, one.untyped_storage().nbytes() // one.element_size())
-        return made
-
-
 @pytest.mark.parametrize("scheme", [None, "alibi", "self_extend"])
 def test_no_matrix_of_all_weights_is_ever_held(scheme: str | None, build: Build) -> None:
     length, heads = 1024, 4
     model, text = build("llama"), torch.zeros(1, 1024, dtype=torch.long)
     if scheme is not None:
         patch_model(model, scheme, target_length=length)
-    with Largest() as seen:
+    with Counter() as seen:
         outputs(model, text, chosen_rows(length, 256, causal=True), lambda *_: None)
-    assert seen.most < heads * length * length / 8
-    with Largest() as control:
+    assert seen.largest < heads * length * length / 8
+    with Counter() as control:
         model.set_attn_implementation("eager")
         model(text)
-    assert control.most >= heads * length * length
+    assert control.largest >= heads * length * length
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -1,30 +1,24 @@
-"""Errors of an adapter are refused: its class at registration, its answers at the first patch."""
+"""Errors of an adapter are refused, by class and by answer; one that is right rotates as transformers does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPTNeoXModel
 
 from hf_posenc import is_patched, patch_model
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.errors import AdapterInvalid, PosEncError
 from hf_posenc.extend import Adapter, register_adapter
 from hf_posenc.patches import registry
 
-from ...example_modules import example_module
 from .neox import tiny_neox
-
-
-@pytest.fixture
-def example() -> Iterator[ModuleType]:
-    with example_module("third_party_adapter") as module:
-        yield module
 
 
 class Nothing(Adapter):
@@ -135,3 +129,37 @@ def test_a_derived_configuration_has_the_adapter_of_its_parent(example: ModuleTy
     model = tiny_neox()
     model.gpt_neox.config.__class__ = type("Mine", (type(model.config),), {"model_type": "mine"})
     assert is_patched(patch_model(model, "yarn", factor=4))
+
+
+FACTOR = 4
+NATIVE: dict[str, dict[str, Any]] = {
+    "rope": {"rope_type": "default"},
+    "pi": {"rope_type": "linear", "factor": FACTOR},
+    "yarn": {"rope_type": "yarn", "factor": FACTOR, "original_max_position_embeddings": TRAINED_LENGTH},
+    "llama3": {
+        "rope_type": "llama3", "factor": FACTOR, "original_max_position_embeddings": TRAINED_LENGTH,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    },
+}  # fmt: skip
+
+
+def logits(model: nn.Module, length: int = 2 * TRAINED_LENGTH) -> Tensor:
+    tokens = torch.randint(0, 96, (2, length), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return model(tokens).logits
+
+
+def native(scheme: str, partial: float) -> nn.Module:
+    rope = {"rope_theta": 10_000.0, "partial_rotary_factor": partial, **NATIVE[scheme]}
+    return tiny_neox(rope_parameters=rope, max_position_embeddings=FACTOR * TRAINED_LENGTH)
+
+
+@pytest.mark.usefixtures("example")
+@pytest.mark.parametrize("partial", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("scheme", NATIVE)
+def test_rotations_are_transformers_own(scheme: str, partial: float) -> None:
+    theirs = logits(native(scheme, partial))
+    ours = logits(patch_model(tiny_neox(partial), scheme, factor=FACTOR))
+    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    if scheme != "rope":  # control
+        assert (logits(tiny_neox(partial)) - theirs).abs().max() > 1e-2

@@ -12,7 +12,7 @@ from transformers import DebertaV2ForMaskedLM
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.patching.state import scheme_of
 
-from ...families.tiny import tiny, tiny_config, tokens
+from ...families.tiny import gap, tiny, tiny_config, tokens
 
 CLOSE = 1e-5  # of the spread of logits, float32
 VERSIONS: dict[str, dict[str, Any]] = {
@@ -45,10 +45,6 @@ def deberta(version: str) -> Any:
 def logits(model: nn.Module, length: int = 60, **call: Any) -> Tensor:
     with torch.no_grad():
         return model(input_ids=tokens(length), **call).logits  # type: ignore[no-any-return]
-
-
-def gap(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).abs().max() / wanted.std())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
