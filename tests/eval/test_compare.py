@@ -190,6 +190,8 @@ def test_non_finite_numbers_are_not_reported(run, llama) -> None:
         ({"schemes": ""}, BadComparison, "no scheme"),
         ({"schemes": "factor=2"}, BadComparison, "before any scheme"),
         ({"schemes": "unpatched:factor=2"}, BadComparison, "takes no"),
+        ({"against": "yarn"}, BadComparison, "the schemes are unpatched, pi"),
+        ({"schemes": "pi", "against": "pi"}, BadComparison, "Only pi is measured"),
         ({"lengths": [0]}, TaskOptionOutOfRange, "lengths"),
         ({"lengths": [1.5]}, TaskOptionOutOfRange, "lengths"),
         ({"tasks": ["posenc_pll"]}, BadComparison, "posenc_ppl"),

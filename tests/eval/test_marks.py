@@ -112,3 +112,19 @@ def test_a_rotation_needs_training_on_a_model_that_never_rotated(gpt2, llama, to
         out = tmp_path / type(model).__name__
         found = compare(model, "yarn+logn,logn,alibi", out=out, tokenizer=tokenizer, lengths=[TRAINED], **SMALL)
         assert [one for one in remarks(found) if weights in one] == [expected]
+
+
+def test_a_reason_is_said_once_for_all_that_share_it() -> None:
+    def said(**reasons: dict[tuple[str, int], str]) -> list[str]:
+        cells = [(label, *cell, reason) for label, of in reasons.items() for cell, reason in of.items()]
+        return remarks(made_up([
+            Record(f"{label}{task}{length}", label, task, length, "failed" if reason else "done", reason, [], 0.0, {})
+            for label, task, length, reason in cells
+        ]))  # fmt: skip
+
+    short = {("posenc_ppl", 1024): "Too short.", ("posenc_ppl", 256): "Too short.", ("posenc_passkey", 64): ""}
+    assert said(unpatched=short, yarn=short) == ["Failed at posenc_ppl 256, 1024. Too short."]
+    whole, other = dict.fromkeys(short, ""), short | {("posenc_passkey", 64): "Too short."}
+    assert said(unpatched=whole, yarn=short, pi=other) == [
+        "yarn: failed at posenc_ppl 256, 1024. Too short.", "pi: failed. Too short.",
+    ]  # fmt: skip

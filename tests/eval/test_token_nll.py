@@ -79,6 +79,14 @@ def test_length_dependent_schemes_take_one_pass_per_length(
     assert [r.value for r in one.rows] != pytest.approx([r.value for r in many.rows], rel=1e-4)  # control
 
 
+def test_random_positions_are_equal_in_any_batch(llama, tokenizer, text) -> None:
+    patch_model(llama, "randpos", target_length=LENGTHS[-1], test="random")
+    alone = evaluate(llama, tokenizer, text=text, **SMALL)
+    torch.manual_seed(1)
+    together = evaluate(llama, tokenizer, text=text, batch_size=3, **SMALL)
+    assert together.rows == alone.rows
+
+
 def test_capped_logits_are_not_taken_for_plain_ones(tokenizer, text, monkeypatch) -> None:
     """A model that does more than apply its head is asked for its own logits."""
     from transformers import Gemma2Config, Gemma2ForCausalLM
