@@ -42,5 +42,9 @@ class StoreUnusable(PosEncError, OSError):
     """The file of finished cells cannot be opened, read or written."""
 
 
+class StoreUnreadable(StoreUnusable):
+    """The file of finished cells is damaged, another program's or another version's."""
+
+
 class BeyondTable(PosEncError, ValueError):
     """Positions past the end of the learned table are requested from a model without a scheme."""

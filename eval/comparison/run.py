@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.core.files.paths import folder_to_write
+from hf_posenc.core.files.paths import check_not_taken, folder_to_write
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plotting import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback, part_of
@@ -26,7 +26,7 @@ from hf_posenc.eval.comparison.identity import identity_of
 from hf_posenc.eval.comparison.models import MeasuredModel, check_reference, combined, models_of, reference_of
 from hf_posenc.eval.comparison.one_model import Shared, compare_on
 from hf_posenc.eval.comparison.tune import development_text
-from hf_posenc.eval.report.exports import write_exports
+from hf_posenc.eval.report.exports import EXPORTS, write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.settings import CompareSettings, split
@@ -133,4 +133,5 @@ def folder_of_results(given: Any) -> Path:
     name = folder_to_write(given)
     if len(os.fsencode(Path(name).name)) > 255:
         raise FolderUnusable(f"{shown(name)} cannot be a folder: the name is too long. Choose another with --out.")
+    check_not_taken(Path(name), EXPORTS, (STORE,))
     return Path(name)

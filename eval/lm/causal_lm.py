@@ -20,6 +20,7 @@ from lm_eval.models.utils import resolve_max_length
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.load import from_pretrained, option_names
 from hf_posenc.core import plugins
+from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
@@ -112,6 +113,12 @@ class PosEncLM(KeyTokenScorer):
         """Read the configuration without the guard that keeps transformers from loading a patched checkpoint."""
         self._config = Checkpoint.open(pretrained, **loading).hf_config()
         check_one_stack(self._config)
+
+    def _create_tokenizer(self, pretrained: Any, tokenizer: Any, **loading: Any) -> None:
+        """Load the tokenizer; one that is missing or damaged is named with its folder."""
+        name = tokenizer or pretrained
+        with explained_errors(name if isinstance(name, str) else getattr(name, "name_or_path", "")):
+            super()._create_tokenizer(pretrained, tokenizer, **loading)
 
     def _create_model(self, pretrained: str, *, peft: str | None = None, **loading: Any) -> None:
         """Load by `hf_posenc.from_pretrained`, which puts scheme and PEFT adapter on in the right order."""

@@ -23,26 +23,27 @@ COLUMNS = (
     "model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note", "clusters",
     "against", "difference", "difference_low", "difference_high", "p_holm", "verdict",
 )  # fmt: skip
+EXPORTS = ("results.json", "results.csv", "results.md", "documents.jsonl", "page.html")
 COUNTS = ("length", "n", "clusters")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """A spreadsheet runs cells that begin with these."""
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write ``results.json``, ``results.csv``, ``results.md``, ``documents.jsonl`` and ``page.html``, all or none."""
+    """Write `EXPORTS`, all or none."""
     results = results_of(comparison)
     if ranked := rankings(comparison):
         results["ranks"] = [line.to_dict() for lines in ranked.values() for line in lines]
-    files = {
-        "results.json": json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-        "results.csv": csv_text(comparison),
-        "results.md": comparison_text(comparison),
-        "documents.jsonl": documents_text(comparison),
-        "page.html": page_html(comparison),
-    }
+    contents = (
+        json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        csv_text(comparison),
+        comparison_text(comparison),
+        documents_text(comparison),
+        page_html(comparison),
+    )
     try:
         with staged(folder) as staging:
-            for name, content in files.items():
+            for name, content in zip(EXPORTS, contents, strict=True):
                 write_bytes(staging / name, content.encode("utf-8", "replace"))
     except OSError as error:
         raise StoreUnusable(

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.errors import StoreUnreadable, StoreUnusable
 from hf_posenc.eval.results.rows import DocumentScore, Row
 
 APPLICATION = 0x706F7365  # "pose", in SQLite's application_id
@@ -28,7 +28,8 @@ class Store:
     """An open store, exclusively locked until it is closed.
 
     Raises:
-        StoreUnusable: the file cannot be opened, is in use, or is another program's.
+        StoreUnusable: the file cannot be opened, or is in use.
+        StoreUnreadable: it is damaged, another program's or another version's.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,19 +60,26 @@ class Store:
             run(f"PRAGMA user_version = {FORMAT}")
             run("CREATE TABLE cells (key TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID")
         elif application != APPLICATION:
-            raise StoreUnusable(f"{self.path} is another program's database. Choose another folder with --out.")
+            raise StoreUnreadable(f"{self.path} is another program's database. Choose another folder with --out.")
         elif version != FORMAT:
-            raise StoreUnusable(
+            raise StoreUnreadable(
                 f"{self.path} has format {version}, this version of hf-posenc reads {FORMAT}. "
                 "Use the version that wrote it, or choose another folder with --out."
             )
         run("COMMIT")
 
     def get(self, key: str) -> Record | None:
-        """Return the record with that key, or None."""
+        """Return the record with that key, or None.
+
+        Raises:
+            StoreUnreadable: the record is damaged.
+        """
         with self.explained_errors():
             row = self.connection.execute("SELECT record FROM cells WHERE key = ?", (key,)).fetchone()
-        return None if row is None else TypeAdapter(Record).validate_json(row[0])
+        try:
+            return None if row is None else TypeAdapter(Record).validate_json(row[0])
+        except ValidationError as error:
+            raise StoreUnreadable(f"{self.path} holds a damaged cell, {key[:12]}…. {ELSEWHERE}") from error
 
     def put(self, record: Record) -> None:
         """Store a record; when this returns, it is on disk.
@@ -100,11 +108,17 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
+            if any(sign in str(error) for sign in DAMAGED):
+                raise StoreUnreadable(f"{self.path}: {error}. {ELSEWHERE}") from error
             raise StoreUnusable(
                 f"{self.path}: {error}. Wait for other programs that use it, free some space or make it writable, and "
                 "run the same command again, or choose another folder with --out; finished cells are kept."
             ) from error
 
+
+DAMAGED = ("malformed", "not a database", "no such table")
+"""Words of SQLite for a file that no repetition of the command can use."""
+ELSEWHERE = "Choose another folder with --out, where every cell is measured again."
 
 State = Literal["done", "refused", "failed"]
 

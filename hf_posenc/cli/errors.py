@@ -20,6 +20,7 @@ FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130
 
 USAGE_ERRORS = (
     BadArgument,
+    errors.AlreadyScaled,
     errors.BadComparison,
     errors.CannotCombine,
     errors.CannotImport,
@@ -39,6 +40,7 @@ USAGE_ERRORS = (
     errors.UnreadableDocuments,
     eval_errors.LengthTooShort,
     eval_errors.NotMeasurable,
+    eval_errors.StoreUnreadable,
     eval_errors.TaskOptionOutOfRange,
     eval_errors.TextTooShort,
     eval_errors.UntrustedTask,

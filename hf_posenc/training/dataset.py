@@ -48,7 +48,7 @@ class PackedRows(Dataset):
         if count == 0:
             raise LengthContradiction(
                 f"The texts have {len(tokens)} tokens (documents: {documents}), less than one row of {length}. "
-                "Give more text (--text), or a smaller length (--length)."
+                "Give more text (--text), or a smaller length (--set length=N)."
             )
         self.rows = tokens[: count * length].view(count, length)
         self.starts, self.separate, self.digest = corpus.starts, separate, corpus.digest
@@ -210,7 +210,7 @@ class StreamedRows(IterableDataset):
         if not found:
             raise LengthContradiction(
                 f"The texts have {seen} tokens, less than one row of {self.length}. Give more text (--text), or a "
-                "smaller length (--length)."
+                "smaller length (--set length=N)."
             )
 
     def token_batches(self) -> Iterator[list[Any]]:

@@ -30,7 +30,7 @@ from hf_posenc.checkpoints.model_name import MANIFEST as MANIFEST
 from hf_posenc.checkpoints.model_name import last_complete as last_complete
 from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.json_file import read_object
-from hf_posenc.core.files.paths import check_disk_space
+from hf_posenc.core.files.paths import check_disk_space, check_not_taken
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import CheckpointMismatch, FolderInUse, shown
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
@@ -48,6 +48,11 @@ except ImportError:  # Windows, where two runs are not kept apart
     fcntl = None  # type: ignore[assignment]
 
 CURVE = "curve.json"
+WRITTEN = (
+    "config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "config.yaml", "README.md",
+    HELD_OUT, CURVE, "curve.png",
+)  # fmt: skip
+"""Files of a run that somebody else may have as well."""
 FREE_SETTINGS = ("save_every", "report_to")  # which a continued run may have otherwise
 FLOAT32 = 4  # bytes of a number that is trained
 KEPT_COPIES = 3
@@ -199,12 +204,13 @@ def start_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
 
 
 def check_folder(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder with checkpoints of a run that was not asked to be resumed."""
+    """Refuse a folder with checkpoints of a run that was not asked to be resumed, or with files of somebody else."""
     if not resume and checkpoint_folders(folder):
         raise CheckpointMismatch(
             f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (--resume), or choose "
             "another folder (--out)."
         )
+    check_not_taken(folder, WRITTEN, (RUN,))
 
 
 def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -50,6 +50,7 @@ USAGE: list[tuple[list[str], str]] = [
     ([*COMPARE, "-l", "abc"], "'abc'"),
     ([*TUNE, "--learning-rate", "nan"], "learning_rate"),
     ([*TUNE, "--set", "length=99999"], "99999"),
+    ([*TUNE, "--text", "FILE"], "--set length="),
     ([*TUNE, "--method", "full", "--set", "rank=8"], "rank=8 was asked for"),
     ([*TUNE, "--method", "lroa"], "'lroa'"),
     ([*TUNE, "--set", "schedule=cosin"], "'cosine'"),
@@ -149,7 +150,13 @@ def test_debug_lets_the_error_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "code"), [(RuntimeError("the flux is off\nline two"), 1), (KeyboardInterrupt(), 130)], ids=repr
+    ("raised", "code"),
+    [
+        (RuntimeError("the flux is off\nline two"), 1),
+        (errors.AlreadyScaled("x"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=repr,
 )
 def test_unexpected_errors(call: Call, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int) -> None:
     def broken() -> None:
@@ -159,6 +166,23 @@ def test_unexpected_errors(call: Call, monkeypatch: pytest.MonkeyPatch, raised: 
     answer = call("list")
     assert answer.code == code
     assert ("RuntimeError: the flux is off. " in answer.err) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (["compare", *START, "-s", "yarn"], "results.csv"),
+        (["finetune", *START, "-s", "yarn", "-f", "2"], "README.md"),
+        (["finetune", *START, "-s", "yarn", "-f", "2", "--emit", "trl"], "train.jsonl"),
+        (["finetune", *START, "-s", "yarn", "-f", "2", "--emit", "axolotl"], "axolotl.yaml"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else given[0],
+)
+def test_somebody_s_files_are_not_overwritten(call: Call, tmp_path: Path, words: list[str], file: str) -> None:
+    (tmp_path / file).write_text("mine")
+    answer = call(*words, "--out", str(tmp_path))
+    assert (answer.code, file in answer.err) == (2, True)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [(file, "mine")]
 
 
 def test_an_interrupt_behind_another_error_is_one(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,18 @@ def test_a_checkpoint_without_a_head_is_refused(llama, tokenizer, tmp_path) -> N
         PosEncLM(str(tmp_path), device="cpu")
 
 
+@pytest.mark.parametrize("left", [None, "{nope"], ids=["missing", "damaged"])
+def test_a_tokenizer_that_cannot_be_read_is_named_with_its_folder(folder, left: str | None) -> None:
+    file = folder / "tokenizer.json"
+    file.unlink()
+    if left is None:
+        (folder / "tokenizer_config.json").unlink()
+    else:
+        file.write_text(left)
+    with pytest.raises(CheckpointMismatch, match=str(folder)):
+        evaluate(str(folder), lengths=[64], tasks=["posenc_ppl"])
+
+
 FEW: dict[str, Any] = {"tasks": ["posenc_ppl"], "lengths": [128], "samples": 2, "scored": 16}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.errors import StoreUnreadable, StoreUnusable
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Costs, Record, Store
 
@@ -64,7 +64,7 @@ def test_a_killed_owner_leaves_the_file_usable(path: Path) -> None:
 def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("this is somebody's diary, " * 100)
-    with pytest.raises(StoreUnusable, match="not a database"):
+    with pytest.raises(StoreUnreadable, match="not a database"):
         Store(path)
     assert path.read_text().startswith("this is somebody's")
     other = tmp_path / "other.sqlite"
@@ -72,15 +72,27 @@ def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
     connection.execute("CREATE TABLE people (name TEXT)")
     connection.commit()
     connection.close()
-    with pytest.raises(StoreUnusable, match="another program's database"):
+    with pytest.raises(StoreUnreadable, match="another program's database"):
         Store(other)
     with Store(path.with_name("newer")) as store:
         store.put(RECORD)
     connection = sqlite3.connect(path.with_name("newer"))
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreUnusable, match="format 99"):
+    with pytest.raises(StoreUnreadable, match="format 99"):
         Store(path.with_name("newer"))
+
+
+def test_damage_is_named_and_left_as_it_is(path: Path) -> None:
+    with Store(path) as store:
+        store.put(RECORD)
+        store.connection.execute("UPDATE cells SET record = '{\"key\": 1'")
+        with pytest.raises(StoreUnreadable, match="damaged cell"):
+            store.get("k")
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(StoreUnreadable, match="malformed"):
+        Store(path)
+    assert path.stat().st_size == 3000
 
 
 def test_a_full_disk_keeps_what_was_there(path: Path) -> None:

@@ -42,7 +42,6 @@ OPTIONS = ("method", "steps", "learning_rate")
 """Settings of a run that have an option of their own."""
 STREAMING, TRAINED_LENGTH, CARDS = "streaming", "trained_length", "cards"
 CHECKPOINT = "The last complete checkpoint is kept"
-MODEL_FILES = ("config.json", "adapter_config.json")
 MOST_CARDS = 1024
 Texts: TypeAlias = "TextSource | list[str]"
 FOUR_BIT = "4bit"
@@ -210,12 +209,9 @@ def cards_of(given: Any, emit: str | None) -> int:
 
 def check_unused(out: Path, resuming: bool) -> None:
     """Refuse to mix a run with anything else in one folder."""
-    from hf_posenc.checkpoints.model_name import RUN
     from hf_posenc.training.run_folder import check_folder
 
     check_output_folder("--out", out)
-    if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):
-        raise BadArgument(f"{str(out)!r} holds a model, which the run would overwrite. Choose another --out.")
     check_folder(out, resume=resuming)
 
 

@@ -25,7 +25,12 @@ NOT_FOUND_ERRORS = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "Reposito
 NO_NAME_OF_THE_HUB = "HFValidationError"
 NO_MEMORY = "can't allocate memory"  # in the message of torch's RuntimeError where CPU memory runs out
 NO_GPU_MEMORY = "OutOfMemoryError"
-SHAPE_MISMATCH = "ignore_mismatched_sizes"  # in what transformers says of one
+REASONS = {
+    "ignore_mismatched_sizes": "a weight has another shape than its configuration asks for",
+    "instantiate the backend tokenizer": "it has no tokenizer that the installed packages read",
+    "no file named model.safetensors": "it has no model.safetensors, and pickled weights (.bin) are not opened",
+}
+"""Words of transformers that say little → what they mean."""
 
 
 @contextmanager
@@ -93,6 +98,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 def reason_of(error: Exception) -> str:
     """The first line of an error's message, with the second where the first ends in a colon."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
-    if SHAPE_MISMATCH in lines[0]:
-        return "a weight has another shape than its configuration asks for"
+    if (known := next((meant for said, meant in REASONS.items() if said in lines[0]), None)) is not None:
+        return known
     return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(" .:")[:300]

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,27 @@ def folder_to_write(given: Any) -> str:
             f"{shown(name)} cannot be a folder, because {str(existing)!r} is a file. Choose another one."
         )
     return name
+
+
+def check_not_taken(folder: Path, written: Iterable[str], marks: Collection[str]) -> None:
+    """Refuse to write over files of somebody else.
+
+    Args:
+        folder: existing or not.
+        written: names of the files that will be written there.
+        marks: names of files that say, together, that an earlier call wrote the others.
+
+    Raises:
+        FolderUnusable: there is such a file, and a mark is missing.
+    """
+    if all((folder / mark).is_file() for mark in marks):
+        return
+    taken = next((name for name in written if (folder / name).exists()), None)
+    if taken is not None:
+        raise FolderUnusable(
+            f"{str(folder)!r} holds a file {taken} of somebody else, which would be overwritten. "
+            "Choose another folder (--out)."
+        )
 
 
 PLAIN = re.compile(r"[a-z0-9_][a-z0-9._+=-]*")

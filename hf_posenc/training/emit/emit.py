@@ -14,7 +14,7 @@ from transformers import AutoConfig
 
 from hf_posenc.checkpoints.export import export_native
 from hf_posenc.checkpoints.plain_config import PlainConfig, is_expressible, plain_config
-from hf_posenc.core.files.paths import folder_to_write
+from hf_posenc.core.files.paths import check_not_taken, folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import TrainingImpossible, WrongKind, nearest, shown
 from hf_posenc.patching.config_guard import SCHEME_KEY
@@ -111,7 +111,11 @@ def emit_run(
     plain = plain_form(model)
     config = entries_of(plain, name) if chosen.takes_config and plain is not None and name is not None else None
     restored = plain is None
-    with staged(folder_to_write(out)) as folder:
+    target = folder_to_write(out)
+    check_not_taken(
+        Path(target), (chosen.file, DATA, CHECKPOINT, SCRIPT, ACCELERATE, *chosen.more), (chosen.file, DATA)
+    )
+    with staged(target) as folder:
         write_records(folder / DATA, records)
         if config is None:
             write_checkpoint(model, tokenizer, folder / CHECKPOINT, plain=not restored)
