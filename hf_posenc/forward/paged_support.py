@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.current_forward import ATTENTIONS, schemes_of_base
 from hf_posenc.forward.engine_backend import needs_engine
+from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
 from hf_posenc.forward.paged import GRAPHS_OFF, NO_GRAPHS
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -35,7 +37,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
         NeedsWholeText: positions depend on the length of the whole text.
     """
     config: Any = base.config
-    if not base.__dict__[ATTENTIONS][0].batches_continuously:
+    if not base.__dict__[ATTENTIONS][0].batches_continuously or (MODULES_FILL_PAGES and counts_from_cache(base)):
         raise BackendCannotCarry(
             f"This {type(base).__name__} does not hand on to its layers what continuous batching passes to it, in this "
             "version of transformers. Use model.generate."
@@ -45,6 +47,12 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
     )
     for scheme in schemes_of_base(base):
         check_scheme(scheme, config._attn_implementation, windowed=windowed, graphs=graphs)
+
+
+def counts_from_cache(base: nn.Module) -> bool:
+    """Whether the embeddings of a model number tokens from the length of its cache, which pages do not have."""
+    forwards = [vars(cls)["forward"] for m in base.children() for cls in type(m).__mro__ if "forward" in vars(cls)]
+    return any("cache_length" in signature(forward).parameters for forward in forwards)
 
 
 def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) -> None:
