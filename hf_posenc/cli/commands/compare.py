@@ -167,7 +167,7 @@ def show(comparison: Comparison, out: Path) -> None:
 def demo(
     context: Context,
     out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path("results/demo"),
-    quick: Annotated[bool, Option("--quick", help="Fewer schemes, lengths and samples; about a minute.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Fewer schemes, lengths and samples; some 20 seconds.")] = False,
     as_json: cli.AsJson = False,
 ) -> None:
     """Compare schemes on a small trained Llama.
