@@ -46,7 +46,8 @@ def explained_forward(adapter: Adapter, base: nn.Module, *, patched: bool = True
 
 def _brief(error: Exception) -> str:
     frames = extract_tb(error.__traceback__)
-    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    own = [frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame.filename] or frames
+    where = f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {first_line(error)}{where}"
 
 

@@ -22,6 +22,11 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     return _kept(values, dtype, device)
 
 
+def on_device(numbers: tuple[float, ...] | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers ``[n]``, fixed or learned."""
+    return numbers.to(device, dtype) if isinstance(numbers, Tensor) else constant(numbers, dtype, device)
+
+
 @lru_cache(maxsize=256)
 def _kept(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # else the tensor could be part of no later training

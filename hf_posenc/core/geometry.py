@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from hf_posenc.errors import PosEncError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -17,13 +19,13 @@ class Rotation:
 
     Attributes:
         frequencies: radians per token of each rotated pair, fastest first. Python floats: they are hashable, survive
-            every cast of the model, and no buffer can go stale. A tensor where they are learned.
+            every cast of the model, and no buffer can go stale. A tensor ``[pairs]`` where they are learned.
         layout: ``half`` pairs channel m with m + n (Llama, NeoX), ``interleaved`` 2m with 2m + 1 (GPT-J, the papers).
         axes: which coordinate of a token rotates each pair; None where there is one, its position.
         decay: a_m per token: channels are scaled by e^(a_m · decay steps), which are ≤ 0 for queries; empty for none.
         values: whether values are rotated as keys are.
         amplitude: factor of cosines and sines, and so of the rotated channels alone.
-        by_head: factor of the positions for each query head; empty where all heads are rotated alike.
+        by_head: factor of the positions for each query head, as the region has it (`Region`); empty in a scheme's own.
     """
 
     frequencies: tuple[float, ...] | Tensor
@@ -32,12 +34,26 @@ class Rotation:
     decay: tuple[float, ...] = ()
     values: bool = False
     amplitude: float = 1.0
-    by_head: tuple[float, ...] = ()
+    by_head: tuple[float, ...] | Tensor = ()
+
+    def __post_init__(self) -> None:
+        for name in ("frequencies", "by_head"):
+            numbers = getattr(self, name)
+            if not isinstance(numbers, tuple) and numbers.ndim != 1:
+                raise PosEncError(
+                    f"{name} of a Rotation has the shape {list(numbers.shape)}. Give one frequency for each pair, "
+                    "and one factor for each query head (`Region.by_head`)."
+                )
 
     @property
     def learned(self) -> bool:
-        """Whether the frequencies are parameters."""
-        return not isinstance(self.frequencies, tuple)
+        """Whether the frequencies, or the factors of the heads, are parameters."""
+        return not (isinstance(self.frequencies, tuple) and isinstance(self.by_head, tuple))
+
+    @property
+    def differs_by_head(self) -> bool:
+        """Whether heads are rotated differently, so that query heads of a group share no keys."""
+        return len(self.by_head) > 0
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -81,7 +81,7 @@ def rotate_regions(
         q: ``[batch, heads, query, head_dim]``.
         k: ``[batch, kv_heads, key, head_dim]``; ``v`` likewise.
     """
-    if any(region.rotation is not None and region.rotation.by_head for region in regions):
+    if any(region.rotation is not None and region.rotation.differs_by_head for region in regions):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     queries, copies = [], []
     for region in regions:
