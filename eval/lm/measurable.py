@@ -13,7 +13,7 @@ from hf_posenc.checkpoints.adapter_folder import local_folder
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import HUB_OPTIONS, OF_ONE_NAME
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.tokenizer import is_guarded, load_tokenizer
+from hf_posenc.checkpoints.tokenizer import load_tokenizer, patched_checkpoint
 from hf_posenc.errors import CheckpointMismatch, OptionOutOfRange, UnknownOption, UnsupportedModel, nearest, shown
 from hf_posenc.eval.errors import BeyondTable, NotMeasurable
 from hf_posenc.eval.lm.log_probs import unwrapped
@@ -158,7 +158,7 @@ def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
     chosen = {**own, **found.hub, "pretrained": found.model, "peft": found.adapter}
     if found.adapter is not None and found.adapter_hub.keys() & set(OF_ONE_NAME):
         chosen["peft"] = str(local_folder(found.adapter, found.adapter_hub))
-    if chosen.get("tokenizer") is None and is_guarded(found.tokenizer):
+    if chosen.get("tokenizer") is None and patched_checkpoint(found.tokenizer) is not None:
         given = {key: options[key] for key in TOKENIZER_OPTIONS if options.get(key) is not None}
         chosen["tokenizer"] = load_tokenizer(found.tokenizer, **given)
     elif chosen.get("tokenizer") is None and found.adapter is not None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, DynamicLayer
 
+from hf_posenc.cache.key_layout import held_layer
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry, NotTraceable
 
@@ -185,9 +186,7 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
 
 def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
     """A layer of a cache, if it evicts keys."""
-    if cache is None or layer is None or layer >= len(cache.layers):
-        return None
-    found = cache.layers[layer]
+    found = held_layer(cache, layer)
     return found if isinstance(found, EvictingLayer) else None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,9 +49,13 @@ def unpack_keys(
 
 def grows(cache: Cache, layer: int | None) -> bool:
     """Whether a layer of a cache joins whatever it is given; one that is not there yet will."""
-    if layer is None or layer >= len(cache.layers):
-        return True
-    return isinstance(cache.layers[layer], DynamicLayer)
+    held = held_layer(cache, layer)
+    return held is None or isinstance(held, DynamicLayer)
+
+
+def held_layer(cache: Cache | None, layer: int | None) -> Any:
+    """A layer of a cache by its index; None where there is none, or none yet."""
+    return None if cache is None or layer is None or layer >= len(cache.layers) else cache.layers[layer]
 
 
 @contextmanager
@@ -79,9 +84,7 @@ def widen(cache: Cache, layer: int | None, new: Tensor, values: Tensor) -> None:
     Raises:
         InvalidInput: the cache was made for wider keys: a static one stays as wide when it is reset.
     """
-    if layer is None or layer >= len(cache.layers):
-        return
-    held = cache.layers[layer]
+    held = held_layer(cache, layer)
     keys = getattr(held, "keys", None)
     if keys is None or keys.numel() == 0:
         return

@@ -24,7 +24,8 @@ from hf_posenc.checks.forward import positions_from, random_tokens
 from hf_posenc.checks.reference_model import forward_from, patched_layers, replace_attend
 from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.core.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
-from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
+from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.engine_backend import AttentionOutput
 from hf_posenc.patching.reference_attention import ReferenceTerms, attention_output, reference_terms
 
 STARTS = (0, 7_000)  # the second where consecutive bfloat16 numbers are 32 apart

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from hf_posenc.errors import PosEncError
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -35,15 +33,6 @@ class Rotation:
     values: bool = False
     amplitude: float = 1.0
     by_head: tuple[float, ...] | Tensor = ()
-
-    def __post_init__(self) -> None:
-        for name in ("frequencies", "by_head"):
-            numbers = getattr(self, name)
-            if not isinstance(numbers, tuple) and numbers.ndim != 1:
-                raise PosEncError(
-                    f"{name} of a Rotation has the shape {list(numbers.shape)}. Give one frequency for each pair, "
-                    "and one factor for each query head (`Region.by_head`)."
-                )
 
     @property
     def learned(self) -> bool:

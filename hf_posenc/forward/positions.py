@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import Cache
 
 from hf_posenc.cache.eviction import EvictingLayer, layer_of
+from hf_posenc.cache.key_layout import held_layer
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
 from hf_posenc.cache.preallocated import PreallocatedLayer
 from hf_posenc.core.context import PositionContext
@@ -195,7 +196,7 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
     """Tokens the cache has seen before this call, and keys it will return after it: the newest, where it drops some."""
     if cache is None:
         return 0, length
-    held = cache.layers[layer] if layer is not None and layer < len(cache.layers) else None
+    held = held_layer(cache, layer)
     if isinstance(held, PreallocatedLayer) and held.is_initialized:  # as it would say itself, in eight calls
         past = held.keys.shape[-2] if held.keys.numel() > 0 else 0
         return past, past + length

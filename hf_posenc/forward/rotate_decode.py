@@ -33,7 +33,7 @@ Use = tuple[Rotation, PositionMap]
 
 
 def decode_rotation(
-    regions: tuple[Region, ...], shared: Rotation | None, stored: int | None = None
+    regions: tuple[Region, ...], shared: Rotation | None, stored: int | None
 ) -> DecodeRotation | NoRotation | None:
     """How queries and keys of these regions are rotated in one operation; None where that is not possible.
 

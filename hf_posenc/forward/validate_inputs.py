@@ -35,7 +35,7 @@ def values_known(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.numel() > 0 and not is_traced()
 
 
-def tokens_of_call(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bool = False) -> Tensor:
+def tokens_of_call(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bool) -> Tensor:
     """Token ids ``[batch, query]`` or embeddings ``[batch, query, width]`` of a call, whichever it has.
 
     Raises:

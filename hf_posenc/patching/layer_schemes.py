@@ -18,7 +18,7 @@ from torch import nn
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import CannotCombine
-from hf_posenc.forward.forward_hook import MOVE
+from hf_posenc.forward.forward_hook import moves_positions
 from hf_posenc.patches.validate_adapter import checked_trained_length, geometry_of
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme, implements
@@ -69,8 +69,8 @@ def build_layer_schemes(
     if chosen.uniform:
         first = build(chosen.default, geometry, adapter_name, partial(own_positions, layer=0))
         alike = all(geometry.of_layer(layer) is geometry for layer in range(count))
-        by_head = any(implements(first, hook) for hook in ("rotation", "row_rotation", "bias"))  # differs with them
-        if first.shared and (alike or not by_head):
+        reads_shapes = any(implements(first, hook) for hook in ("rotation", "row_rotation", "bias"))
+        if first.shared and (alike or not reads_shapes):
             return [first] * count
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
@@ -102,10 +102,7 @@ def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: boo
 
 
 def _check_positions(schemes: list[Scheme]) -> None:
-    moving = {
-        tuple(part.shown_name for part in scheme.schemes if any(implements(part, hook) for hook in MOVE))
-        for scheme in schemes
-    }
+    moving = {tuple(part.shown_name for part in scheme.schemes if moves_positions(part)) for scheme in schemes}
     if len(moving) > 1:
         name = next(name for names in sorted(moving) for name in names)
         raise CannotCombine(

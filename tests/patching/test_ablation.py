@@ -22,7 +22,7 @@ from hf_posenc.core.regions import EVERYTHING, ONE_REGION
 from hf_posenc.core.terms import Terms
 from hf_posenc.errors import NoEffect
 from hf_posenc.extend import PatchedAttention, register_adapter
-from hf_posenc.forward.mix import RotatedCall
+from hf_posenc.forward.attention import RotatedCall
 from hf_posenc.patches import registry
 from hf_posenc.patches.gpt2 import GPT2Adapter
 
