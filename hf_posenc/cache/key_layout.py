@@ -49,8 +49,7 @@ def unpack_keys(
 
 def grows(cache: Cache, layer: int | None) -> bool:
     """Whether a layer of a cache joins whatever it is given; one that is not there yet will."""
-    held = held_layer(cache, layer)
-    return held is None or isinstance(held, DynamicLayer)
+    return layer is None or layer >= len(cache.layers) or isinstance(cache.layers[layer], DynamicLayer)
 
 
 def held_layer(cache: Cache | None, layer: int | None) -> Any:
@@ -84,7 +83,9 @@ def widen(cache: Cache, layer: int | None, new: Tensor, values: Tensor) -> None:
     Raises:
         InvalidInput: the cache was made for wider keys: a static one stays as wide when it is reset.
     """
-    held = held_layer(cache, layer)
+    if layer is None or layer >= len(cache.layers):
+        return
+    held = cache.layers[layer]
     keys = getattr(held, "keys", None)
     if keys is None or keys.numel() == 0:
         return

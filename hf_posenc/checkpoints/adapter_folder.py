@@ -138,9 +138,9 @@ class AdapterFolder:
         library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
         foreign = str(library).partition(".")[0] != "transformers"
         if foreign or config.get("megatron_core") not in (None, "megatron.core"):
+            key, named = ("auto_mapping", library) if foreign else ("megatron_core", config["megatron_core"])
             raise PeftAdapterMismatch(
-                f"{file} names a module to import, {shown(library if foreign else config['megatron_core'])}. Remove the "
-                f"entry {'auto_mapping' if foreign else 'megatron_core'}, or load the adapter with PEFT itself."
+                f"{file} names a module to import, {key} {shown(named)}. Remove that, or load it with PEFT itself."
             )
         return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, file))
 

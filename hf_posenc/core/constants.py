@@ -33,4 +33,9 @@ def _kept(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -
         return torch.tensor(values, dtype=dtype, device=device)
 
 
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of a device: Metal has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 HALF = (torch.float16, torch.bfloat16)

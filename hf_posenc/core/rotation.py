@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_posenc.core.constants import on_device
+from hf_posenc.core.constants import exact_dtype, on_device
 from hf_posenc.core.geometry import Layout, Rotation
 from hf_posenc.core.tracing import is_traced
 
@@ -40,7 +40,7 @@ def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = 
         some = (slice(start, start + AT_ONCE) for start in range(0, positions.shape[1], AT_ONCE))
         chunks = [cos_sin(rotation, positions[:, s], None if decay_steps is None else decay_steps[:, s]) for s in some]
         return torch.cat([cos for cos, _ in chunks], dim=-2), torch.cat([sin for _, sin in chunks], dim=-2)
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64  # Metal has no float64
+    exact = exact_dtype(positions.device)
     angles = coordinates_of(rotation, positions).to(exact) * on_device(rotation.frequencies, exact, positions.device)
     if rotation.differs_by_head:
         angles = angles[:, None] * on_device(rotation.by_head, exact, positions.device)[:, None, None]

@@ -20,7 +20,6 @@ from torch import Tensor
 from transformers import Cache
 
 from hf_posenc.cache.eviction import EvictingLayer, layer_of
-from hf_posenc.cache.key_layout import held_layer
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
 from hf_posenc.cache.preallocated import PreallocatedLayer
 from hf_posenc.core.context import PositionContext
@@ -102,8 +101,8 @@ def context_of(
         return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
     padding = None if forward.padding is None else forward.padding.to(device)
     positions = _query_positions(tokens, position_ids, padding, forward)
-    positions, first = _first(positions, forward, past, contiguous=forward.contiguous)
-    key_positions, real = _keys(tokens, padding, positions, forward)
+    positions, first = _as_one_row(positions, forward, past, contiguous=forward.contiguous)
+    key_positions, real = _key_positions(tokens, padding, positions, forward)
     contiguous = forward.contiguous and not gaps and (forward.keys is None or forward.keys.run is not None)
     memo_key = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
     memo = forward.memos.setdefault(memo_key, {})
@@ -153,7 +152,7 @@ def _query_positions(
     return (torch.arange(tokens.length, device=tokens.device) + tokens.past)[None]
 
 
-def _keys(
+def _key_positions(
     tokens: CallTokens, padding: Tensor | None, positions: Tensor, forward: ForwardContext
 ) -> tuple[Tensor, Tensor | None]:
     """Positions of the keys, ``[batch or 1, key]``, and which of them are real tokens; None where all are."""
@@ -176,7 +175,7 @@ def slid_out(past: int | Tensor, length: int, keys: int) -> int:
     return max(0, past + length - keys) if isinstance(past, int) else 0
 
 
-def _first(
+def _as_one_row(
     positions: Tensor, forward: ForwardContext, past: int | Tensor, *, contiguous: bool
 ) -> tuple[Tensor, int | None]:
     """Positions ``[batch or 1, query]``, as one row where all are the same, and then the first where it is known."""
@@ -196,7 +195,7 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
     """Tokens the cache has seen before this call, and keys it will return after it: the newest, where it drops some."""
     if cache is None:
         return 0, length
-    held = held_layer(cache, layer)
+    held = cache.layers[layer] if layer is not None and layer < len(cache.layers) else None
     if isinstance(held, PreallocatedLayer) and held.is_initialized:  # as it would say itself, in eight calls
         past = held.keys.shape[-2] if held.keys.numel() > 0 else 0
         return past, past + length

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.terms import Block
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import CannotCombine
@@ -42,7 +43,7 @@ def by_head(factors: Tensor, distance: Tensor) -> Tensor:
 
 def exact(distance: Tensor) -> Tensor:
     """The distance in float64, to keep products with large distances exact; float32 on Metal, which has no float64."""
-    return distance.to(torch.float32 if distance.device.type == "mps" else torch.float64)
+    return distance.to(exact_dtype(distance.device))
 
 
 def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.terms import RowRotation
 from hf_posenc.schemes.absolute.text_length import text_lengths
@@ -24,7 +25,7 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import AtLeastOne, Base, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.ntk import stretched
-from hf_posenc.schemes.rotary.rotary import Rotary, exact_dtype, own_within_trained
+from hf_posenc.schemes.rotary.rotary import Rotary, own_within_trained
 
 STEPS = 4
 """Rotations for each trained length of tokens in a comparison. On a small Llama on a novel, up to 8×, losses differ by

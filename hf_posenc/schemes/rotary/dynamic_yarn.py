@@ -16,12 +16,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.schemes.options import Base, Positive, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.dynamic_ntk import RotationByLength
-from hf_posenc.schemes.rotary.rotary import exact_dtype
 from hf_posenc.schemes.rotary.yarn import NTKByParts, Ramp
 
 

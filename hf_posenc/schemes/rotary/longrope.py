@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.regions import ONE_REGION, Band, Region
@@ -36,7 +37,7 @@ from hf_posenc.schemes.options import (
     Positive,
 )
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.rotary import Rotary, exact_dtype, own_within_trained
+from hf_posenc.schemes.rotary.rotary import Rotary, own_within_trained
 from hf_posenc.schemes.rotary.yarn import NTKByParts
 
 
