@@ -46,7 +46,7 @@ class SchemeConfig:
             CheckpointMismatch: it is of another format, has unknown or missing keys, or names a scheme, an option or a
                 length that does not exist.
         """
-        check_fields(value, where)
+        check_format(value, where)
         try:
             layers = value["layers"]
             if not isinstance(layers, Mapping):
@@ -137,7 +137,7 @@ FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host
 LENGTHS = ("trained_length", "target_length", "host_length")
 
 
-def check_fields(value: Any, where: str) -> None:
+def check_format(value: Any, where: str) -> None:
     """Refuse JSON that is no scheme config of the format this version reads."""
     if not isinstance(value, Mapping):
         raise unreadable(where, f"it is no object but {shown(value)}")
