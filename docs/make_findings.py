@@ -30,12 +30,12 @@ short script with its claims, source, settings and the limits of its model (`--q
 $ python examples/findings/zero_shot_order.py
 ```
 
-A claim says that one variant is better than another in one setting. Their difference *on the same documents* decides, with
-standard errors over documents and seeds; p-values are corrected for all claims of the finding
+A claim says that one variant is better than another in one setting. Their difference *on the same documents* decides,
+with standard errors over documents and seeds; p-values are corrected for all claims of the finding
 ([Holm](https://www.jstor.org/stable/4615733)).
 
-- *Reproduced*: all claims surely hold.
-- *Not reproduced*: one is surely reversed.
+- *Reproduced*: all claims hold significantly.
+- *Not reproduced*: one is reversed significantly.
 - *Not decidable at this size*: otherwise, or if the model cannot do what the finding needs.
 
 Budgets were raised if a first run decided nothing; nothing else was tuned. On a trained model, the factor follows the
