@@ -120,9 +120,12 @@ class FIRE(Scheme):
         if known is None or len(known) < keys:
             known = kept["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))
             kept["numbers"] = float(self.c.abs()), float((self.multiplier.float() * self.tau).abs())
-        c, threshold = kept["numbers"]
+            weight, shift, out = self.bent_units(1.0)
+            kept["units"] = weight[:, None], shift[:, None], out
+        (c, threshold), (weight, shift, out) = kept["numbers"], kept["units"]
         reach = math.log1p(c * max(position, threshold)) + self.eps
-        return self.network(known.narrow(0, len(known) - keys, keys)[None, None] / reach).transpose(0, 1)
+        x = known.narrow(0, len(known) - keys, keys)[None] / reach
+        return (out @ torch.addmm(shift, weight, x).relu_())[None, :, None]
 
     def psi(self, x: Tensor) -> Tensor:
         """ln(|c| x + 1), for c of either sign."""
