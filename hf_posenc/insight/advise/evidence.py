@@ -4,9 +4,9 @@
 trained length. `hf_posenc.advise`, docs/choose.md and the README read it, so that all three recommend the same.
 What was measured on a real model is in the file, too: it is cited first, and has too few schemes to order all.
 
-Measured schemes are ordered by the best place they can have in passkey retrieval, given which differences are sure,
-then by that in loss, then by the mean loss to two digits, then by the time of a prefill: a loss alone does not show
-what was forgotten, and places alone do not order what is tied.
+Measured schemes are ordered by the best place they can have in passkey retrieval, given which differences are
+significant, then by that in loss, then by the mean loss to two digits, then by the time of a prefill: a loss alone does
+not show what was forgotten, and places alone do not order what is tied.
 
 Published claims come second in every ranking, each with its source, as far as it holds for the line that is printed.
 Their order is preference among equals: what changes the model least comes first.
@@ -32,7 +32,7 @@ class MeasuredScore:
         low, high: 95 % interval.
         at_trained: the same scheme with the same factor at the trained length.
         n: documents.
-        first: the best place that is possible among the lines that were compared: 1 plus those that are surely better.
+        first: the best place that is possible among the lines compared: 1 plus those that are significantly better.
         command: measures it again.
     """
 
@@ -56,7 +56,7 @@ class MeasuredRow:
         loss: cross-entropy loss of the same last tokens, nats/token.
         passkeys: share of passkeys found.
         prefill, decode: time over that of the unpatched model; None where it was not measured.
-        finds: whether more than half of the passkeys are found, and surely more than by the unpatched model.
+        finds: whether more than half of the passkeys are found, and significantly more than by the unpatched model.
     """
 
     model: str
