@@ -129,12 +129,12 @@ def rotations(target: Target, length: int) -> dict[str, Rotation]:
     by_row = scheme.row_rotation()
     if by_row is not None:
         longest = int(by_row.length_of(torch.tensor([[length - 1]])))
-        return {f"at length {longest}": by_row.rotation_of(longest)}
+        return {f"at length {longest:,}": by_row.rotation_of(longest)}
     found: dict[str, Rotation] = {}
     for region in scheme.regions(target.context(position_range(1))):
         if region.rotation is not None and region.rotation not in found.values():
             start, end = region.band.rows_from, region.band.rows_until
-            found[f"rows from {start}" if end is None else f"rows under {end}"] = region.rotation
+            found[f"texts from {start:,} tokens" if end is None else f"texts under {end:,}"] = region.rotation
     shared = scheme.rotation()
     return found or ({} if shared is None else {"": shared})
 
