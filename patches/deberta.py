@@ -176,8 +176,8 @@ class DebertaV2Adapter(Adapter):
     def geometry(self, config: Any, *, trained_length: int, target_length: int) -> Geometry:
         if getattr(config, "conv_kernel_size", 0) > 0:
             raise UnsupportedModel(
-                "This DeBERTa has a convolution behind its first layer, by which tokens know their neighbours whatever "
-                "the scheme. Choose a version without (conv_kernel_size=0), such as the third."
+                "This DeBERTa has a convolution after its first layer, which encodes order under every scheme. Choose "
+                "a version without it (conv_kernel_size=0), such as DeBERTa-v3."
             )
         biased = bool(config.relative_attention and config.pos_att_type)
         return Geometry(

@@ -61,7 +61,7 @@ def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) 
     by_engine = needs_engine(scheme, PositionContext(token, token, causal=True, contiguous=True))
     if scheme.needs_whole_text:
         raise NeedsWholeText(
-            f"Scheme {name} places tokens by the length of their text, which grows while continuous batching "
+            f"Scheme {name} gives positions by the length of the text, which grows while continuous batching "
             f"generates. Use model.generate with use_cache=False."
         )
     if implements(scheme, "extra_key_channels"):

@@ -66,7 +66,7 @@ class SchemeConfig:
 
     @classmethod
     def of_model(cls, model: nn.Module) -> SchemeConfig | None:
-        """The scheme config of a live model; None where it is not patched, or has no scheme as a whole."""
+        """The scheme config of a loaded model; None where it is not patched, or has no scheme as a whole."""
         if not is_patched(model):
             return None
         entry = vars(scheme_holder(model).config).get(SCHEME_KEY)

@@ -1,4 +1,4 @@
-"""The patch of a live model: its record, its report, its scheme."""
+"""The patch of a loaded model: its record, its report, its scheme."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def is_patched(model: nn.Module) -> bool:
         UnsupportedModel: it is no model at all.
     """
     if not isinstance(model, nn.Module):
-        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+        raise UnsupportedModel(f"A loaded model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
     return any(STASH in m.__dict__ for m in model.modules())
 
 
@@ -140,7 +140,7 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         UnsupportedModel: no adapter fits.
     """
     if not isinstance(model, nn.Module):
-        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+        raise UnsupportedModel(f"A loaded model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
     if stacks := stacks_of(model):
         classes = " and a ".join(type(stack).__name__ for stack in stacks.values())
         raise UnsupportedModel(

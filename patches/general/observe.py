@@ -113,7 +113,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     if not observer.calls:
         raise UnsupportedModel(
             f"No attention of this {type(model).__name__} hands queries and keys to the AttentionInterface of "
-            f"transformers once a call, so that it cannot be intercepted. {REMEDY}"
+            f"transformers once a call, so it cannot be intercepted. {REMEDY}"
         )
     refuse_shared_keys(model, {name: call.rotated[1] for name, call in observer.calls.items()})
     known = stated_frequencies(model, observer)
@@ -140,7 +140,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     if causal and observer.repeated:
         raise UnsupportedModel(
             f"An attention module of this {type(model).__name__} ({min(observer.repeated)}) computes several layers, "
-            f"so that one call does not say which of them it is. {REMEDY}"
+            f"so a call does not tell which of them it is. {REMEDY}"
         )
     others = mixes_otherwise(model, [one.name for one in found])
     rows = {name: model.get_submodule(name).num_embeddings for name in observer.tables}

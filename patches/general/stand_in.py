@@ -1,6 +1,6 @@
 """A stand-in for a model, from its class and configuration alone: every kind of its layers once, with random weights.
 
-Where a model keeps position does not depend on its weights, so that nothing is asked of the live model, which may be in
+Where a model keeps position does not depend on its weights. So nothing is asked of the loaded model, which may be in
 use, quantised, offloaded, in half precision or not loaded yet. Weights are views of short random vectors: a matrix of
 any size takes as many numbers as it has rows and columns.
 

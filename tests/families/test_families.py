@@ -193,7 +193,7 @@ def test_encoders(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "half"),
     [
-        ("ctrl", "still knows the order"),  # adds sines to its embeddings in the forward itself
+        ("ctrl", "depends on the order"),  # adds sines to its embeddings in the forward itself
         ("hunyuan_v1_dense", "not in pairs"),  # norms with weights stand behind its rotation
         ("deepseek_v32", "looks at some keys only"),  # chosen by a second query, which is rotated
         ("deepseek_v4", "keys where"),  # keys of several tokens

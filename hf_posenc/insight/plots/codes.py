@@ -41,8 +41,8 @@ def codes(target: Target, length: int, start: int = 0) -> Tensor:
     rotating = list(rotations(target, length).values())
     if not rotating:
         raise OptionOutOfRange(
-            f"Scheme {target.label!r} encodes pairs of positions only, so that single positions have nothing to plot. "
-            'Choose another plot: "bias", "scores" or "distances".'
+            f"Scheme {target.label!r} encodes only pairs of positions, so there is nothing to plot for a single one. "
+            'Choose another plot: "bias", "score" or "distance".'
         )
     rotation = rotating[0]
     coordinates = positions if rotation.axes is None else target.scheme.coordinates(positions, None)

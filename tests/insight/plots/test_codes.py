@@ -45,7 +45,7 @@ def test_a_kept_table_is_read(look: Callable) -> None:
 
 def test_schemes_without_codes_are_refused(look: Callable) -> None:
     assert not codes.has_code(look("alibi"))
-    with pytest.raises(OptionOutOfRange, match="pairs of positions only"):
+    with pytest.raises(OptionOutOfRange, match="pairs of positions"):
         codes.codes(look("alibi"), 4)
 
 

@@ -111,8 +111,8 @@ def test_positions_by_cells_of_a_table() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("convbert", "read the padding beside them"),
-        ("nystromformer", "read the padding beside them"),
+        ("convbert", "Padding reaches other tokens"),
+        ("nystromformer", "Padding reaches other tokens"),
         ("big_bird", "once a call"),
         ("openai-gpt", "more than one number"),
     ],
