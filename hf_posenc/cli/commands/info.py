@@ -109,9 +109,7 @@ def paper_address(paper: str) -> str:
 def list_command(
     model: Annotated[
         str | None,
-        Option(
-            "--model", "-m", help="Only schemes for this family (llama, gpt2, …); --models also takes a checkpoint."
-        ),
+        Option("--model", "-m", help="Only schemes for this family (llama, gpt2); --models also takes a checkpoint."),
     ] = None,
     models: Annotated[
         bool, Option("--models", help="List families that can be patched; takes minutes without --model.")
