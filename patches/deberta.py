@@ -70,7 +70,7 @@ class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttentio
         """The host's forward; see `DisentangledSelfAttention`."""
         if query_states is not None or relative_pos is not None:
             raise UnsupportedModel(
-                "Attention of this DeBERTa is called with queries or distances of its own, which no scheme knows. "
+                "Attention of this DeBERTa is called with its own queries or distances, which no scheme reads. "
                 "Leave out query_states, relative_pos and z_steps."
             )
         host = self.looked_up(host)

@@ -96,7 +96,7 @@ def check_query_scale(stated: Mapping[str, Any], found: Mapping[str, Any], name:
     beta, length = QUERY_SCALE
     if beta in stated and found.get(length) != stated.get(length):
         raise NotExpressible(
-            f"This model scales queries behind its first {stated.get(length)} tokens ({beta}), and scheme {name!r} "
+            f"This model scales queries after its first {stated.get(length)} tokens ({beta}), and scheme {name!r} "
             f"counts from {found.get(length)}; a configuration has one number for both. {INSTEAD}"
         )
 

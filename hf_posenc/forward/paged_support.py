@@ -39,7 +39,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
     config: Any = base.config
     if not base.__dict__[ATTENTIONS][0].batches_continuously or (MODULES_FILL_PAGES and counts_from_cache(base)):
         raise BackendCannotCarry(
-            f"This {type(base).__name__} does not hand on to its layers what continuous batching passes to it, in this "
+            f"This {type(base).__name__} does not pass the arguments of continuous batching on to its layers, in this "
             "version of transformers. Use model.generate."
         )
     windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (

@@ -187,17 +187,17 @@ def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
     biased = [name for name, value in call.items() if "bias" in name and value is not None]
     if biased:
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} is called with a bias of its own ({biased[0]}), which would "
-            f"stay beside any scheme's. {REMEDY}"
+            f"Attention of this {type(model).__name__} adds its own bias ({biased[0]}), which would "
+            f"be added to any scheme's. {REMEDY}"
         )
     if isinstance(mask := call["mask"], Tensor) and bool(((mask != 0) & (mask > HIDDEN)).any()):
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} adds numbers of its own to its scores by the attention mask, "
-            f"which would stay beside any scheme's. {REMEDY}"
+            f"Attention of this {type(model).__name__} adds numbers of its own to its scores through the attention "
+            f"mask, which would be added to any scheme's. {REMEDY}"
         )
     if chosen:
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} looks at some keys only ({chosen[0]}), chosen by a query that "
+            f"Attention of this {type(model).__name__} reads only some keys ({chosen[0]}), chosen by a query that "
             f"is rotated as well and that no scheme would reach. {REMEDY}"
         )
 
@@ -217,7 +217,7 @@ def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[i
         return fit_rotation(before, after, places)
     except NotRotation as error:
         raise UnsupportedModel(
-            f"Layer {layer} of this {type(model).__name__} changes queries and keys by position in a way of its own: "
+            f"Layer {layer} of this {type(model).__name__} changes queries and keys by position in its own way: "
             f"{error}. {REMEDY}"
         ) from error
 

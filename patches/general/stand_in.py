@@ -58,7 +58,7 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
         if error.args != (interface,):
             raise
         raise UnsupportedModel(
-            f"A {cls.__name__} chooses its attention class from a list of its own, not a function from the "
+            f"A {cls.__name__} chooses its attention class from its own list, not from the "
             "AttentionInterface of transformers. Write an adapter for it (see docs/add-model.md)."
         ) from error
     name = layers_of(model)
