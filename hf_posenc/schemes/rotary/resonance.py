@@ -49,5 +49,7 @@ def fixed_frequencies(rotation: Rotation, scheme: Scheme) -> tuple[float, ...]:
     """
     if not isinstance(rotation.frequencies, tuple):
         name = scheme.record.name
-        raise CannotCombine(f"{name!r} changes fixed frequencies, and these are trained. Leave out one of the two.")
+        raise CannotCombine(
+            f"{name!r} changes fixed frequencies, and these are trained. Leave out learn_freq, or this scheme."
+        )
     return rotation.frequencies
