@@ -132,7 +132,7 @@ def check_forward(adapter: Adapter, base: Any) -> None:
         lost = str(error).rstrip(".") if KEYWORD in str(error) else ""
     else:
         raise AdapterInvalid(
-            f"A forward pass of this {kind} never comes to `attend` of the modules that the adapter {name} patches. "
+            f"A forward pass of this {kind} never calls `attend` of the modules that the adapter {name} patches. "
             "Name the attention classes that it calls in `attention`, and call `attend` in their forward."
         )
     finally:

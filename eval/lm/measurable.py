@@ -90,8 +90,8 @@ def check_one_stack(config: Any) -> None:
     """Refuse the configuration of an encoder–decoder, whose encoder would read the tokens to score."""
     if getattr(config, "is_encoder_decoder", False):
         raise NotMeasurable(
-            f"This {config.model_type} is an encoder–decoder, and the tasks here score what one stack reads. Measure a "
-            "decoder or an encoder, or this one by lm-eval's own model type hf with backend=seq2seq."
+            f"This {config.model_type} is an encoder–decoder, which these tasks cannot score. Measure a decoder or an "
+            "encoder, or use lm-eval's own model type hf with backend=seq2seq."
         )
 
 
@@ -124,20 +124,20 @@ def ties_held(lm: Any, model: Any) -> Iterator[None]:
 
 
 def hold(model: Any) -> None:
-    """Make `tie_weights` of a live model do nothing."""
+    """Make `tie_weights` of a loaded model do nothing."""
     if not isinstance(model, str):
         model.__dict__["tie_weights"] = lambda: None
 
 
 def refuse_unused(model: Any, options: dict[str, Any]) -> None:
-    """Refuse options that `HFLM` would silently ignore for a live model."""
+    """Refuse options that `HFLM` would silently ignore for a loaded model."""
     from lm_eval.models.huggingface import HFLM
 
     known = set(inspect.signature(HFLM.__init__).parameters) - {"self", "kwargs", *LOADING, *OTHER_WEIGHTS}
     for name in options.keys() - known:
         raise UnknownOption(
             f"{name!r} has no effect on this model, which is loaded already.{nearest(name, known)} "
-            "Leave it out; scheme= makes room for factor and options of a scheme."
+            "Leave it out; factor and options of a scheme need scheme=."
         )
     device = str(options.get("device") or model.device)
     if device.partition(":")[0] != model.device.type:

@@ -39,7 +39,7 @@ class EvictingLayer(DynamicLayer):
         if self.total and getattr(torch.compiler, "is_exporting", bool)():
             raise NotTraceable(
                 f"A cache that drops keys counts its tokens in Python ({self.total} here), and an exported step would "
-                "be right at that length alone. Export the model without a cache (use_cache=False)."
+                "be right only at that length. Export the model without a cache (use_cache=False)."
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -188,7 +188,7 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
     if padding is not None and not is_left_padded(padding):
         cause, remedy = "A row has padding behind its first token", "Pad on the left of the whole text"
     raise BackendCannotCarry(
-        f"{cause}, and this cache keeps the most recent keys only. {remedy}, or pass use_cache=False or a StaticCache."
+        f"{cause}, and this cache keeps only the most recent keys. {remedy}, or pass use_cache=False or a StaticCache."
     )
 
 

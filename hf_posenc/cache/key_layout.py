@@ -95,7 +95,7 @@ def widen(cache: Cache, layer: int | None, new: Tensor, values: Tensor) -> None:
             held.keys = keys.repeat_interleave(new.shape[1] // keys.shape[1], dim=1)
     elif keys.shape[-1] > new.shape[-1]:
         raise InvalidInput(
-            f"The cache was made for keys of {keys.shape[-1]} numbers, by another scheme, and those of this one have "
+            f"The cache was made for keys of {keys.shape[-1]} numbers by another scheme, but keys of this scheme have "
             f"{new.shape[-1]}. Pass a new cache."
         )
     elif keys.shape[-1] < new.shape[-1]:

@@ -82,7 +82,7 @@ def check_complete(model: PeftModel, adapter: AdapterFolder, weights: Mapping[st
     unplaced = sorted(key for key in weights.keys() - wanted.keys() if prefix is not None and prefix in key)
     if unplaced:
         raise PeftAdapterMismatch(
-            f"{file} has {unplaced[0]!r}, and this base no such layer. Load the base it was trained on."
+            f"{file} has {unplaced[0]!r}, but this base has no such layer. Load the base it was trained on."
         )
 
 

@@ -112,9 +112,7 @@ class AdapterFolder:
         weights = tensors_of(file, file.read_bytes())
         for name, value in weights.items():
             if not value.isfinite().all():
-                raise PeftAdapterMismatch(
-                    f"{file} has numbers that are not finite in {name!r}. Train the adapter again."
-                )
+                raise PeftAdapterMismatch(f"{file} has infinite or NaN values in {name!r}. Train the adapter again.")
         return weights
 
     def position_parameters(self) -> dict[str, Tensor]:
@@ -125,7 +123,7 @@ class AdapterFolder:
         file = self.path / PARAMETERS
         data = file.read_bytes() if file.is_file() else b""
         if hashlib.sha256(data).hexdigest() != digest:
-            raise PeftAdapterMismatch(f"{file} is not what {SIDECAR} describes. Copy or save the adapter again.")
+            raise PeftAdapterMismatch(f"{file} does not match {SIDECAR}. Copy or save the adapter again.")
         return tensors_of(file, data)
 
     def peft_config(self) -> PeftConfig:

@@ -129,8 +129,8 @@ def load_peft_adapter(
         The PEFT model; its ``save_pretrained`` writes the scheme again.
 
     Raises:
-        UnsupportedModel: ``model`` is no live model, or its weights are offloaded by something else than a device map,
-            which PEFT would follow.
+        UnsupportedModel: ``model`` is no loaded model; or its weights are offloaded without a device map, which PEFT
+            follows.
         WrongKind: ``patch`` is neither word.
         PeftAdapterMismatch: base and adapter have different schemes or lengths, the model has an adapter of that name,
             or other learned positions that all its adapters share; or the folder is damaged, incomplete or not safe to

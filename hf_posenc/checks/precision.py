@@ -36,7 +36,7 @@ FLOOR = 0.25  # smallest torch error that counts, in units of one rounding of th
 def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> Measured:
     """RMS error of every layer's attention relative to that of the formula in torch, both against float64.
 
-    A tiny model is cast to ``dtype``; a live model is measured in its own dtype.
+    A tiny model is cast to ``dtype``; a loaded model is measured in its own dtype.
     """
     cast = copy.copy(case)
     cast.dtype = dtype if isinstance(case.model, str) else case.dtype

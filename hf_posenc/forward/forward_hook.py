@@ -87,8 +87,8 @@ def moved(call: ForwardCall) -> ForwardCall:
     changes = after is not before or scheme.needs_whole_text
     if changes and not is_traced() and int(past) > 0:  # a static cache counts in a tensor
         raise NeedsWholeText(
-            f"Scheme {scheme.shown_name!r} places tokens by the length of their text, and {int(past)} tokens are "
-            "cached under another length. Pass use_cache=False, or options that do not depend on the length."
+            f"Scheme {scheme.shown_name!r} gives positions by the length of the text, and {int(past)} tokens "
+            "were cached at another length. Pass use_cache=False, or options that do not depend on the length."
         )
     if after is before:
         return call

@@ -110,7 +110,7 @@ def mask_of_gaps(ctx: PositionContext, columns: Tensor, layer: PatchedLayer, bac
         return None
     if backend not in ("eager", "sdpa"):
         raise BackendCannotCarry(
-            f"The attention backend {backend!r} cannot go on from a cache that dropped keys, but token by token. "
+            f"The attention backend {backend!r} can continue from a cache that dropped keys only token by token. "
             'Use model.set_attn_implementation("sdpa").'
         )
     seen = ctx.distance() >= 0

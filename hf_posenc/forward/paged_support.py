@@ -37,7 +37,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
     config: Any = base.config
     if not base.__dict__[ATTENTIONS][0].batches_continuously or (MODULES_FILL_PAGES and counts_from_cache(base)):
         raise BackendCannotCarry(
-            f"This {type(base).__name__} does not hand on to its layers what continuous batching passes to it, in this "
+            f"This {type(base).__name__} does not pass the arguments of continuous batching on to its layers, in this "
             "version of transformers. Use model.generate."
         )
     windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
@@ -58,7 +58,7 @@ def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) 
     name, by_engine = repr(scheme.shown_name), needs_engine(scheme)
     if scheme.needs_whole_text:
         raise NeedsWholeText(
-            f"Scheme {name} places tokens by the length of their text, which grows while continuous batching "
+            f"Scheme {name} gives positions by the length of the text, which grows while continuous batching "
             f"generates. Use model.generate with use_cache=False."
         )
     if implements(scheme, "extra_key_channels"):

@@ -1,4 +1,4 @@
-"""Patch a live model and undo it: swap classes, probe the effect, prove it, or roll back.
+"""Patch a loaded model and undo it: swap classes, probe the effect, prove it, or roll back.
 
 Read in this order:
 

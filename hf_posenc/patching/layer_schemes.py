@@ -99,7 +99,7 @@ def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: boo
     token = torch.zeros(1, 1, dtype=torch.long)
     if mixed or (not uniform and any(scheme.embed(token) is not None for scheme in schemes)):
         raise CannotCombine(
-            "Layers cannot disagree on what is added to the embeddings, which happens once, before all of them. "
+            "All layers share the code that is added to the embeddings, once, before the first layer. "
             "Use schemes of one kind."
         )
 
@@ -109,7 +109,7 @@ def _check_positions(schemes: list[Scheme]) -> None:
     if len(moving) > 1:
         name = next(name for names in sorted(moving) for name in names)
         raise CannotCombine(
-            f"Layers cannot disagree on where tokens stand, which {name!r} decides once, before all of them. "
+            f"All layers share the positions of tokens, which {name!r} decides once, before the first layer. "
             "Give it to all layers, also to those that keep their own positions by default, or to none."
         )
 

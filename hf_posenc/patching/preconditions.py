@@ -170,6 +170,6 @@ def check_reducer(patch: Patch) -> None:
     changes = adds or any(weight.requires_grad for weight in out_of_use(patch))
     if changes and any(isinstance(module, DistributedDataParallel) for module in patch.model.modules()):
         raise UnsupportedModel(
-            "This model is in DistributedDataParallel, which would not learn of parameters that the scheme adds or "
+            "This model is in DistributedDataParallel, which would miss parameters that the scheme adds or "
             "freezes. Patch the model first, and wrap it afterwards."
         )

@@ -1,4 +1,4 @@
-"""The patch of a live model: its record, its report, its scheme."""
+"""The patch of a loaded model: its record, its report, its scheme."""
 
 from __future__ import annotations
 

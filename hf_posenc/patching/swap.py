@@ -178,7 +178,7 @@ def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
     if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in stack):
         raise ModelInUse(
             f"This thread is inside a forward pass of the {type(model).__name__} that it wants to patch or unpatch. "
-            "Do that after the call has returned, and not from a hook of the model."
+            "Do that after the call has returned, not in a hook of the model."
         )
     with _LOCK:
         locks = [_LOCKS.setdefault(base, threading.RLock()) for base in bases]
@@ -195,7 +195,7 @@ def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
     for base in bases:
         if vars(base)[ENTRY] != entry:
             raise CannotCombine(
-                f"The stacks of this {type(outer).__name__} have different lengths or layers, so that one scheme means "
+                f"The stacks of this {type(outer).__name__} have different lengths or layers, so one scheme means "
                 f"different things to them: {entry} and {vars(base)[ENTRY]}. Patch them one by one, "
                 "model.get_encoder() and model.get_decoder()."
             )

@@ -28,7 +28,7 @@ def check_finite(model: nn.Module) -> None:
             continue
         if not (math.isfinite(low) and math.isfinite(high)):
             raise WeightsNotFinite(
-                f"The weight {name!r} holds values that are not finite numbers, so that this model computes nothing. "
+                f"The weight {name!r} holds infinite or NaN values, so all outputs of this model are undefined. "
                 "Load or train it again."
             )
 

@@ -1,4 +1,4 @@
-"""Attention of a live model: the captured calls of its layers, and their weight by query–key distance.
+"""Attention of a loaded model: the captured calls of its layers, and their weight by query–key distance.
 
     mass[h, δ] = mean over rows i of w[h, i, i − δ]          δ = query position − key position
 

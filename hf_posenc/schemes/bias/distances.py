@@ -59,8 +59,8 @@ def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
     """
     if distance.is_floating_point():
         raise CannotCombine(
-            f"Scheme {name!r} reads a table with one row a distance, and another scheme of this composition places "
-            "tokens between whole positions. Use a function of the distance instead, such as 'kerple' or 'alibi'."
+            f"Scheme {name!r} has a table row for each whole distance, but another scheme of this composition "
+            "makes positions fractional. Use a function of the distance instead, such as 'kerple' or 'alibi'."
         )
     return (-distance).clamp(-farthest, farthest) + farthest
 

@@ -3,8 +3,8 @@
     base'(L) = base · (1 + f (L / L0 − 1))^(d / (d − 2))  for L > L0, base for L ≤ L0        f = multiplier
 
 L is the length *at each query*: token i and all its keys are rotated with the base of length i + 1. One length for a
-whole call, as in other implementations, makes a token's output depend on later tokens, and cached decoding differ from
-a single forward pass. Keys are therefore cached raw and rotated for each query. All queries of an encoder have one
+whole call, as in other implementations, would make outputs depend on later tokens. Cached decoding would differ from a
+single forward pass. Keys are therefore cached raw and rotated for each query. All queries of an encoder have one
 length, that of their sequence.
 
 emozilla 2023, reddit.com/r/LocalLLaMA/comments/14mrgpr.
@@ -88,9 +88,9 @@ class RotationByLength(Scheme):
 class DynamicNTK(RotationByLength):
     """RoPE whose base follows the sequence length so far. Exact up to the trained length, usable to 2–4×.
 
-    ``granularity`` rounds lengths beyond the trained one up to steps, counted from there, so that blocks of queries
-    share a rotation: cheaper, and still the same with and without cache; decoding then rotates the new key only, except
-    at the first token of a step. ``multiplier`` scales the base by more than the length requires.
+    ``granularity`` rounds lengths beyond the trained length up, to steps of that many tokens. Blocks of queries then
+    share a rotation, which is cheaper and still the same with and without cache. Decoding rotates only the new key,
+    except at the first token of a step. ``multiplier`` scales the base by more than the length requires.
     """
 
     formula = r"""
