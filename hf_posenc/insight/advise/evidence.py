@@ -184,6 +184,13 @@ ZERO_SHOT = (
     Shown("mrrope", "rotation", 16, "8k Llama-3-8B reaches 87 on RULER at 128k, YaRN 80", "arXiv:2601.22181"),
     Shown("ntk", "rotation", 4, "Llama-2-13B reads 16k at a loss of 1.52, against 1.50", "github.com/bojone/rerope"),
     Shown("yarn", "rotation", 2, "more than twice the length if the factor follows it", "arXiv:2309.00071"),
+    Shown(
+        "yarn+resonance",
+        "rotation",
+        None,  # the published 8 are with training
+        "tuned for 50 steps on 32k, Llama-2 is ahead of YaRN",
+        "arXiv:2403.00071",
+    ),
     Shown("sinks", "rotation", 976, "4k Llama-2 streams four million tokens", "arXiv:2309.17453"),
     Shown("lm_infinite", "rotation", 48_828, "4k models stay fluent over 200M tokens", "arXiv:2308.16137"),
     Shown("alibi", "bias", None, "slopes over the factor extrapolate better than the model's own", "arXiv:2310.13017"),
