@@ -46,7 +46,8 @@ class EvictingLayer(DynamicLayer):
         self.total += key_states.shape[-2]
         # One key too many is left out when the next ones are joined, which spares a copy of all others.
         one_more = keys.shape[-2] <= self.kept + 1
-        self.keys, self.values = (keys, values) if one_more else (self._kept(keys), self._kept(values))
+        self.keys: Tensor = keys if one_more else self._kept(keys)
+        self.values: Tensor = values if one_more else self._kept(values)
         return keys, values
 
     def columns(self, length: int, device: torch.device) -> Tensor:

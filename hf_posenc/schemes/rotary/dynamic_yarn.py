@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.schemes.options import Base, Positive, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.dynamic_ntk import RotationByLength
@@ -71,9 +72,12 @@ class DynamicYarn(RotationByLength):
         s = lengths.to(exact)[..., None] / self.geometry.trained_length
         return (1 - slowed) * unscaled + slowed * unscaled / s
 
-    def row_scale(self, ctx: PositionContext) -> Tensor:
-        """(0.1 ln s + 1)² of each query, ``[batch or 1, 1, query]``, float32."""
-        key = ("dynamic_yarn", self.geometry.trained_length, self.granularity)
+    def row_scale(self, ctx: PositionContext) -> Tensor | None:
+        """(0.1 ln s + 1)² of each query, ``[batch or 1, 1, query]``, float32; None where it is known to be 1."""
+        first, trained = ctx.first if ctx.causal and not is_traced() else None, self.geometry.trained_length
+        if first is not None and first + ctx.query_positions.shape[1] <= trained:
+            return None
+        key = ("dynamic_yarn", trained, self.granularity)
         return ctx.once(key, lambda: self._temperature(self.length_of(ctx.query_positions))[:, None])
 
     def _temperature(self, lengths: Tensor) -> Tensor:
