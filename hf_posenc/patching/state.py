@@ -117,7 +117,7 @@ def check_live(model: Any) -> None:
         UnsupportedModel: it is none.
     """
     if not isinstance(model, nn.Module):
-        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+        raise UnsupportedModel(f"A loaded model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
 
 
 def is_patched(model: nn.Module) -> bool:
