@@ -168,7 +168,7 @@ def named_keywords(cls: type) -> frozenset[str]:
     """What the forward pass of a base model names, or of a class that it replaces."""
     if cls not in _NAMES:
         # Not by `vars`: the first call may be one that torch.compile traces, which cannot read a class's dictionary.
-        forwards = [base.forward for base in cls.__mro__ if issubclass(base, nn.Module) and base is not nn.Module]
+        forwards = [base.forward for base in cls.__mro__ if hasattr(base, "forward") and base is not nn.Module]
         _NAMES[cls] = frozenset(name for forward in forwards for name in inspect.signature(forward).parameters)
     return _NAMES[cls]
 
