@@ -184,7 +184,7 @@ class LengthSweep(ConfigurableTask):
 
 
 class PerplexityTask(LengthSweep):
-    """Loss of the same last tokens after ever more text."""
+    """Loss of the same last tokens after more and more text."""
 
     metrics = LOSS
 

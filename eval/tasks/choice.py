@@ -130,7 +130,7 @@ class LabelledText(Record):
 
 
 class ClassificationTask(ChoiceTask):
-    """The label of a text, after ever more examples."""
+    """The label of a text, after more and more examples."""
 
     Options = FileOptions.plus(labels=(Annotated[Few, Interval(ge=2, le=100)] | None, None))
     deep = False

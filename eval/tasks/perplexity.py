@@ -188,7 +188,7 @@ def long_perplexity(pairs: Sequence[tuple[float, int]]) -> float:
 
 
 class KeyTokensTask(SpanTask):
-    """Loss of the tokens that long context helps, after ever longer context (LongPPL's key tokens).
+    """Loss of the tokens that long context helps, after longer and longer context (LongPPL's key tokens).
 
     Most tokens are predicted from the last few before them, and their loss hides what a scheme does to the rest. Which
     tokens count is chosen once by the unpatched model at its trained length, see `hf_posenc.eval.lm.key_tokens`. Theirs

@@ -102,7 +102,9 @@ class Block:
 
     def at_pairs(self, values: Tensor) -> Tensor:
         """Values of `distances` ``[…, m]`` at every pair, ``[…, n, key]``: a window of one row's keys slides along."""
-        return values.unfold(-1, self.key.shape[2], 1).flip(-2)
+        backwards = torch.arange(self.query.shape[2] - 1, -1, -1, device=values.device)
+        # Of rows that overlap, a flip would be laid out key by key, which takes 30 times as long to read.
+        return values.unfold(-1, self.key.shape[2], 1).index_select(-2, backwards)
 
 
 @dataclass(frozen=True)

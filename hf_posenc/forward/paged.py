@@ -71,7 +71,7 @@ def attend(
 
     Raises:
         BackendCannotCarry: attention weights are asked for, or a CUDA graph is being captured.
-        InvalidInput: a request's tokens do not stand behind its cached ones.
+        InvalidInput: a request's tokens do not follow its cached ones.
     """
     if call.get("output_attentions"):
         raise BackendCannotCarry(
@@ -98,7 +98,7 @@ def requests_of(scheme: Scheme, positions: Tensor, call: Mapping[str, Any]) -> l
 
     Raises:
         BackendCannotCarry: a CUDA graph is being captured, which would replay the lengths of this batch.
-        InvalidInput: a request's tokens do not stand behind its cached ones.
+        InvalidInput: a request's tokens do not follow its cached ones.
     """
     if is_captured(positions):
         raise BackendCannotCarry(f"{NO_GRAPHS.format(repr(scheme.shown_name))} {GRAPHS_OFF}")

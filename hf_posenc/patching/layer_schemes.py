@@ -37,7 +37,8 @@ def layout_of(
 ) -> Layout:
     """The scheme of every layer: by default, one that extends the context leaves layers alone that need no extension.
 
-    Where no layer needs one, those that rotate queries and keys have it.
+    Where no layer needs one, those that rotate queries and keys have it. Parts that extend nothing and leave the
+    model's positions in place, as trained sinks do, are in all layers.
 
     Raises:
         UnknownScheme, UnknownOption, OptionOutOfRange, CannotCombine: see `hf_posenc.schemes.spec.layout`.
@@ -49,10 +50,12 @@ def layout_of(
     local = [layer for layer in every if geometry.is_local(layer)]
     if len(local) == geometry.layers:
         local = [layer for layer in every if geometry.is_unrotated(layer)]
-    extends = all(cls.record.zero_shot for cls, _ in chosen.default.parts)
+    others = [(cls, own) for cls, own in chosen.default.parts if not cls.record.zero_shot]
+    extends = len(others) < len(chosen.default.parts) and not any(cls.replaces_host for cls, _ in others)
     if layers is not None or not chosen.uniform or not extends or not local:
         return chosen
-    return replace(chosen, layers={str(layer): plan("host") for layer in local})
+    kept = Plan((*plan("host").parts, *others))
+    return replace(chosen, layers={str(layer): kept for layer in local})
 
 
 def build_layer_schemes(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Mix = Callable[[RotatedCall, dict[str, Any]], AttentionOutput]
 
-GROUP_LENGTH = "posenc_group_length"  # of an attention module in the block: tokens a group
+GROUP_LENGTH = "posenc_group_length"  # of an attention module in the block: tokens per group
 _CLASSES: dict[type, type] = {}
 
 
@@ -59,7 +59,7 @@ def shifted_groups(model: nn.Module, group_length: int | None) -> Iterator[None]
 
     Args:
         model: patched.
-        group_length: tokens a group, an even number that divides the length of rows; None for none.
+        group_length: tokens per group, an even number that divides the length of rows; None for none.
     """
     found = [] if group_length is None else [one for one in model.modules() if isinstance(one, PatchedAttention)]
     classes = [(layer, type(layer)) for layer in found]

@@ -54,7 +54,7 @@ def bench(
     cases: Annotated[
         str,
         cli.of_measurement(
-            help="prefill (forward pass over a text), decode (one token behind a KV cache of each length), "
+            help="prefill (forward pass over a text), decode (one token with a KV cache of each length), "
             "static_decode (the same with a StaticCache), train (forward and backward); separated by commas."
         ),
     ] = "prefill",

@@ -62,7 +62,7 @@ def compare(
     against: Annotated[
         str | None,
         cli.of_measurement(
-            help="Scheme that the others are compared with, document by document: sure differences are marked."
+            help="Scheme that the others are compared with, document by document: significant differences are marked."
         ),
     ] = None,
     rank: Annotated[

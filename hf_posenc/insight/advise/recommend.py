@@ -130,7 +130,7 @@ def untrained(target_model: TargetModel) -> list[Shown]:
     able = [
         shown
         for shown in zero_shot_candidates()
-        if keeps_positions(shown.scheme) or scheme_class(shown.scheme).stretches
+        if keeps_positions(shown.scheme) or any(scheme_class(part).stretches for part in shown.scheme.split("+"))
     ]
     return [one if keeps_positions(one.scheme) else replace(one, scheme=f"host+{one.scheme}") for one in able]
 
