@@ -164,7 +164,9 @@ class ClassificationTask(ChoiceTask):
         known = len(self.kinds or WORDS)
         labels = self.options.labels or min(6, known)
         if labels > known:
-            raise TaskOptionOutOfRange(f"labels must be at most {known}, the kinds of text, got {labels}. Lower it.")
+            raise TaskOptionOutOfRange(
+                f"labels must be at most {known}, the number of kinds of text, got {labels}. Lower it."
+            )
         return int(labels)
 
     def exercise(self, seed: str, depth: float) -> Classification:

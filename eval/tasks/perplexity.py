@@ -87,7 +87,9 @@ class HeldOutTask(SpanTask):
 
         sweep, text = self.sweep, self.text
         if not isinstance(text, HeldOutText):
-            raise BadComparison(f"{self.name} measures what a fine-tuning run held out. Pass the folder of a run.")
+            raise BadComparison(
+                f"{self.name} measures the held-out text of a fine-tuning run. Pass the folder of a run."
+            )
         check_room(sweep.lengths, sweep.scored)
         windows = HeldOutWindows(
             text.tokens, sweep.longest, longest=sweep.longest, count=sweep.samples, scored=sweep.scored

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, DynamicLayer
 
+from hf_posenc.cache.key_layout import held_layer
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry, NotTraceable
 
@@ -38,7 +39,7 @@ class EvictingLayer(DynamicLayer):
         if self.total and getattr(torch.compiler, "is_exporting", bool)():
             raise NotTraceable(
                 f"A cache that drops keys counts its tokens in Python ({self.total} here), and an exported step would "
-                "be right at that length alone. Export the model without a cache (use_cache=False)."
+                "be right only at that length. Export the model without a cache (use_cache=False)."
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -46,7 +47,8 @@ class EvictingLayer(DynamicLayer):
         self.total += key_states.shape[-2]
         # One key too many is left out when the next ones are joined, which spares a copy of all others.
         one_more = keys.shape[-2] <= self.kept + 1
-        self.keys, self.values = (keys, values) if one_more else (self._kept(keys), self._kept(values))
+        self.keys: Tensor = keys if one_more else self._kept(keys)
+        self.values: Tensor = values if one_more else self._kept(values)
         return keys, values
 
     def columns(self, length: int, device: torch.device) -> Tensor:
@@ -186,15 +188,13 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
     if padding is not None and not is_left_padded(padding):
         cause, remedy = "A row has padding behind its first token", "Pad on the left of the whole text"
     raise BackendCannotCarry(
-        f"{cause}, and this cache keeps the most recent keys only. {remedy}, or pass use_cache=False or a StaticCache."
+        f"{cause}, and this cache keeps only the most recent keys. {remedy}, or pass use_cache=False or a StaticCache."
     )
 
 
 def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
     """A layer of a cache, if it evicts keys."""
-    if cache is None or layer is None or layer >= len(cache.layers):
-        return None
-    found = cache.layers[layer]
+    found = held_layer(cache, layer)
     return found if isinstance(found, EvictingLayer) else None
 
 

@@ -201,7 +201,7 @@ class Terms:
     @property
     def scales_only(self) -> bool:
         """Whether the model's own attention function can compute them: scales alone, which multiply the queries."""
-        return self.only("row_scale") and not self.regions[0].by_head  # whose heads share no keys
+        return self.only("row_scale") and not self.regions[0].differs_by_head
 
     def merge(self, other: Terms) -> Terms:
         """Combine both: biases add, scales multiply, visible bands intersect, the rest comes from one side.

@@ -153,7 +153,7 @@ def _check_scores_mask(mask: Tensor) -> None:
         return
     if not mask.is_floating_point():
         raise MaskMismatch(
-            f"The attention mask of four axes holds {named(mask.dtype)} values, which are neither true or false nor "
+            f"The attention mask of four axes holds {named(mask.dtype)} values, which are neither booleans nor "
             "added to scores. Pass attention_mask.bool()."
         )
     if not values_known(mask):

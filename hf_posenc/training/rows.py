@@ -78,8 +78,8 @@ def training_rows(
     shared = len(texts.files() & held_out.files()) if isinstance(held_out, TextSource) else 0
     if shared:
         warnings.warn(
-            f"{shared} of the training files are held out as well, so the held-out loss is of trained text. "
-            "Take them out of one of the two.",
+            f"{shared} of the training files are held out as well, so the held-out loss is measured on "
+            "trained text. Remove them from one of the two.",
             HeldOutOverlap,
             stacklevel=4,  # where `finetune` was called
         )

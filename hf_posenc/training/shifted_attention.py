@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Bias, BlockBias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.attention import PatchedAttention, RotatedCall
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput
-from hf_posenc.forward.mix import RotatedCall
 from hf_posenc.patching.offloading import change_class
 from hf_posenc.patching.state import is_patched
 from hf_posenc.training.config import Training

@@ -198,7 +198,7 @@ def with_bias(call: AttentionCall) -> AttentionCall:
     rows: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
     if rows.frequencies_of is None:
         raise NotTraceable(
-            "The frequencies of this rotation are a function of Python integers, and a traced graph has tensors only. "
+            "This rotation computes its frequencies from Python integers, and a traced graph has only tensors. "
             "Give its RowRotation frequencies_of, or run the model outside torch.compile, torch.export and jit.trace."
         )
     lengths = rows.length_of(call.ctx.query_positions)

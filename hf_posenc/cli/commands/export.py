@@ -57,8 +57,8 @@ def export(
 
     Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to
     auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation), and a GPT-2 a GPT-NeoX (a
-    rotation), a BLOOM (ALiBi) or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme brings
-    code that transformers runs after trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp.
+    rotation), a BLOOM (ALiBi) or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme contains
+    code that transformers runs with trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp.
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
@@ -150,8 +150,8 @@ def merge(
 ) -> None:
     """Merge a PEFT adapter into the weights of its base.
 
-    The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits are those of the
-    adapter but for rounding, and if what is read back from the disk is the merged model bit for bit.
+    The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits equal those of the
+    adapter up to rounding, and if it is read back from the disk bit for bit.
     """
     from hf_posenc.checkpoints.merge import merge as run
     from hf_posenc.patching.model_card import write_found_results

@@ -36,7 +36,7 @@ def advise(
     """Recommend schemes and options that extend a model to a length, with their memory. Loads no weights.
 
     Args:
-        model: a live model, a configuration, or the name of a model or PEFT adapter. From a name, only the
+        model: a loaded model, a configuration, or the name of a model or PEFT adapter. From a name, only the
             configuration is loaded.
         target_length: tokens; also ``"128k"``, where k is 1024.
         name: name of the model in the commands; by default as given.
