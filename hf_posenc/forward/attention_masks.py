@@ -20,6 +20,9 @@ from hf_posenc.core.tracing import is_either, is_traced
 from hf_posenc.errors import InvalidInput, MaskMismatch
 from hf_posenc.forward.forward_call import ForwardCall
 from hf_posenc.forward.validate_inputs import check_tensor, named, values_known
+from hf_posenc.schemes.base import Scheme
+
+HIDDEN = -1e3  # what a floating mask adds to the score of a pair that is not seen, at most
 
 
 def check_mask(mask: Any, tokens: Tensor, heads: int, cache: Cache | None) -> None:
@@ -101,6 +104,29 @@ def check_held_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
                 f"The attention mask of shape {tuple(mask.shape)} is one for all layers, and those with a sliding "
                 f"window have dropped {int(dropped)} keys. Pass DynamicCache(), which keeps them, from the start."
             )
+
+
+def check_later_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | None) -> None:
+    """Refuse a 4-D mask that shows later keys to a decoder whose scheme has no scores for them.
+
+    Raises:
+        MaskMismatch: it does.
+    """
+    past: Any = 0 if cache is None else cache.get_seq_length()
+    if mask.ndim != 4 or not values_known(mask) or (isinstance(past, Tensor) and not values_known(past)):
+        return
+    parts = [part for part in scheme.modules() if isinstance(part, Scheme) and not part.later_keys]
+    if not parts:
+        return
+    columns = torch.arange(mask.shape[-1]) + max(0, int(past) + length - mask.shape[-1])
+    later = columns > torch.arange(length)[:, None] + int(past)
+    shown = (mask if mask.dtype is torch.bool else mask > HIDDEN) & later
+    if bool(shown.any()):
+        raise MaskMismatch(
+            f"The attention mask shows token {int(shown.nonzero()[0, 2]) + int(past)} a key after it, and scheme "
+            f"{parts[0].record.name!r} has scores of earlier keys only. Hide later keys, or patch with a scheme that "
+            "has scores of both, such as 'rope' or 't5'."
+        )
 
 
 def _places(cache: Cache, length: int) -> int:

@@ -1,6 +1,7 @@
 """Scale-invariant attention: logits spread and sink with the distance, so that every range of distances counts alike.
 
     z'[i, j] = a_Δ z[i, j] + m_Δ          a_Δ² = 2 ln(Δ / τ + 1) + 1,   m_Δ = 1 − a_Δ²,   Δ = i − j
+                                          z: q_i · k_j / √d; a composed bias is added to z'
 
 If logits z are drawn from N(0, 1), the expected weight at distance Δ is proportional to 1 / (Δ/τ + 1). All keys from Δ
 to 10 Δ together then have the same weight as those from 10 Δ to 100 Δ. The growing spread gives that weight to few of
@@ -39,6 +40,7 @@ class ScaleInvariant(Scheme):
 
     replaces_host = False
     needs_causal = True
+    later_keys = False
 
     def __init__(self, geometry: Geometry, *, tau: Positive = 10.0) -> None:
         super().__init__(geometry)

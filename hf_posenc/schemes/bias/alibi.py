@@ -48,6 +48,8 @@ class ALiBi(Scheme):
     m_h &= 2^{-8 (h + 1) / H} \quad \text{for $H$ a power of two}
     """
 
+    later_keys = False
+
     def __init__(
         self,
         geometry: Geometry,

@@ -51,6 +51,8 @@ class FIRE(Scheme):
     \psi(x) &= \ln(|c| \, x + 1)
     """
 
+    later_keys = False
+
     def __init__(
         self,
         geometry: Geometry,

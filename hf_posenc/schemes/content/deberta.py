@@ -95,6 +95,8 @@ class DeBERTa(Scheme):
         "share_att_key": "share_key",
     }
 
+    later_keys = False
+
     def __init__(
         self,
         geometry: Geometry,

@@ -51,6 +51,8 @@ class Fox(Scheme):
 
     shared = False
 
+    later_keys = False
+
     def __init__(
         self,
         geometry: Geometry,

@@ -51,6 +51,7 @@ class GrapeA(Scheme):
 
     shared = False
     needs_causal = True
+    later_keys = False
 
     def __init__(self, geometry: Geometry, *, gates: Gates = "both") -> None:
         super().__init__(geometry)

@@ -53,6 +53,8 @@ class TransformerXL(Scheme):
     R_\Delta &= [\sin \Delta \omega, \, \cos \Delta \omega], \quad \omega_m = \mathrm{base}^{-2m/D}
     """
 
+    later_keys = False
+
     def __init__(
         self,
         geometry: Geometry,
