@@ -19,6 +19,7 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.terms import RowRotation
 from hf_posenc.errors import NotTraceable
+from hf_posenc.forward import validate_inputs
 from hf_posenc.patching.state import scheme_of
 
 from .case_lists import ALL_CASES, QUICK
@@ -26,8 +27,9 @@ from .case_lists import ALL_CASES, QUICK
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK[::2], ids=str)
-def test_compiled_equals_eager(case: Case) -> None:
-    """On every second scheme of those with hooks of their own; the full matrix has all."""
+def test_compiled_equals_eager(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every second scheme of those with hooks of their own, as the first call of a process; the full matrix has all."""
+    monkeypatch.setattr(validate_inputs, "_NAMES", {})
     deviation = CHECKS["torch_compile"](case)
     assert not deviation.failed, deviation
 
