@@ -96,7 +96,7 @@ def command_of(row: dict[str, str]) -> str:
 
 
 def finds(found: MeasuredScore, baseline: MeasuredScore) -> bool:
-    """Whether more than half of the passkeys are found, and surely more than by the unpatched model."""
+    """Whether more than half of the passkeys are found, and significantly more than by the unpatched model."""
     return found.value > 0.5 and found.low > baseline.high
 
 

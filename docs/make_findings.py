@@ -23,23 +23,23 @@ SCRIPTS = FOLDER.parent / "examples" / "findings"
 PAGE, SNAPSHOT = FOLDER / "findings.md", FOLDER / "findings.json"
 HEAD = """# Published findings
 
-What papers found about positional encodings, run again on the models that ship with this package. Each finding is a
-short script with its claims, source and settings, and with what its model cannot show (`--quick`: a smaller budget):
+Findings of papers about positional encodings, run again on the models that ship with this package. Each finding is a
+short script with its claims, source, settings and the limits of its model (`--quick`: a smaller budget):
 
 ```console
 $ python examples/findings/zero_shot_order.py
 ```
 
-A claim says that one variant is better than another at a point. Their difference *on the same documents* decides, with
-standard errors over documents and seeds; p-values are corrected for all claims of the finding
+A claim says that one variant is better than another in one setting. Their difference *on the same documents* decides,
+with standard errors over documents and seeds; p-values are corrected for all claims of the finding
 ([Holm](https://www.jstor.org/stable/4615733)).
 
-- *Reproduced*: all claims surely hold.
-- *Not reproduced*: one is surely reversed.
-- *Not decidable at this size*: otherwise, and where the model cannot do what the finding needs.
+- *Reproduced*: all claims hold significantly.
+- *Not reproduced*: one is reversed significantly.
+- *Not decidable at this size*: otherwise, or if the model cannot do what the finding needs.
 
-Budgets were raised after a first look that decided nothing; nothing else was tuned. Schemes on a trained model are
-refitted per length, as most papers have them. `docs/findings.json` has every interval. Costs are CPU seconds of one
+Budgets were raised if a first run decided nothing; nothing else was tuned. On a trained model, the factor follows the
+length, as in most papers. `docs/findings.json` has every interval. Costs are CPU seconds of one
 thread; {versions}.
 
 | `python examples/findings/….py` | source | verdict | claims that hold | cost |

@@ -20,7 +20,7 @@ class Made:
     Attributes:
         name: what pages call it.
         words: the command, without ``hf-posenc`` and ``--out``.
-        shows: what it shows: caption and alternative text.
+        shows: what it shows; empty for the default plot of a scheme.
         inside: name of the file, of a command that writes a folder.
         optional: whether pages leave it out silently where it has not been made.
         ending: of the file.
@@ -44,6 +44,11 @@ class Made:
         return f"{self.out}/{self.inside}.png" if self.inside else self.out
 
     @property
+    def caption(self) -> str:
+        """Caption and alternative text."""
+        return self.shows or caption(self.name.removeprefix(SCHEME))
+
+    @property
     def line(self) -> str:
         """The command as a reader types it."""
         return f"hf-posenc {self.words} --out {self.out}"
@@ -54,84 +59,85 @@ PICTURES = (
     Made(
         "binary",
         "show binary sinusoidal --picture code --length 64 --shape width=16",
-        "Position down, channel across: binary digits jump, waves of the same periods change smoothly.",
+        "Position down, channel across, one scale: binary digits jump, waves change smoothly.",
     ),
     Made(
         "path",
         "show binary sinusoidal --picture path --length 64 --shape width=64",
-        "Both codes projected on their two principal directions: one jumps, the other is a smooth line.",
+        "Codes on their first two principal components, each at its own scale: one path jumps, the other is smooth.",
     ),
     Made(
         "sinusoidal",
-        "show sinusoidal --picture dimensions --length 200",
-        "Single channels of the sinusoidal code: fast, middle and slow.",
+        "show sinusoidal --picture dimensions --length 100",
+        "Three channels of the sinusoidal code, from −1 to 1: fast, middle and slow.",
     ),
     Made(
         "clock",
         "show sinusoidal --picture clock --position 10",
-        "Each pair of channels is like the hand of a clock; together they determine the position.",
+        "Hands of eight pairs at position 10, from fast to slow; dots are the six positions before.",
     ),
     Made(
         "product",
         "show sinusoidal --picture product --length 200",
-        "Inner product of two codes against their distance: it falls in waves, and is symmetric.",
+        "Inner product of two codes by their distance, 1 at zero: it falls in waves, and is symmetric.",
     ),
     Made(
         "alibi",
         "show alibi --picture bias --length 64",
-        "ALiBi's bias of each pair: every head has half the slope of the one before.",
+        "ALiBi's bias for each query and key, all heads on one scale: each head has half the slope of the one before.",
     ),
     Made(
         "biases",
         "show alibi kerple sandwich --picture bias_curve --model starter:llama",
-        "Biases against distance, head by head. KERPLE as it is initialised.",
+        "Biases by distance, one line for each head, each panel on its own scale. KERPLE is shown before training.",
     ),
     Made(
         "score",
         "show rope --picture score --length 64 --head 0",
-        "Scores of one query and one key at all positions: with RoPE they are constant along each diagonal.",
+        "Score of one query and key by their positions, at most 1: with RoPE it is constant along each diagonal.",
     ),
     Made(
         "score-curve",
         "show rope abf --picture score_curve --length 512",
-        "The same against the distance: it falls overall, in waves; a larger base stretches them.",
+        "The same score by distance: it falls in waves; with a larger base (abf) it falls later.",
     ),
     Made(
         "rope2d",
         "show rope rope_nd --picture grid",
-        "The middle patch of an image against all others: positions row by row, and two coordinates.",
+        "Scores of the middle patch (×) on one scale: numbered row by row (left), and with two coordinates (right).",
     ),
     Made(
         "frequencies",
         "show pi ntk yarn mrrope llama3 --picture frequencies --factor 8",
-        "Frequency of every pair before and after a scaling by 8.",
+        "Frequency of every pair before (grey) and after (blue) a scaling by 8, on a logarithmic scale. Below the "
+        "dashed line, a pair completes no turn within the trained length.",
     ),
     Made(
         "remaps",
         "show rerope leaky_rerope self_extend jet_long dca --picture distance_curve --factor 4",
-        "The distance that is used for a token, against the true one.",
+        "Distance in use for each true distance, from the last token, in tokens: all stay within the trained length.",
     ),
     Made(
         "masks",
         "show window sinks lm_infinite --picture visible --factor 2",
-        "Visible keys of each query: a window, a window with the first tokens, and the same with capped distances.",
+        "Visible keys of each query: a window; with the first four tokens; with the first ten at a capped distance.",
     ),
     Made(
         "probe-distance",
         PROBE,
-        "Share of attention weight by distance, one row a head: unpatched, with YaRN, and the change.",
+        "Share of attention weight by distance, one row a head: unpatched and YaRN on one scale, and the change.",
         "distance",
     ),
     Made(
         "probe-heads",
         PROBE,
-        "Layer × head: weight at one distance, weight on the first token, and the effect of shuffled positions.",
+        "Layer × head, one scale a bar: weight at one distance and on the first token; effect of shuffled positions.",
         "heads",
     ),
     Made(
         "probe-loss",
         PROBE,
-        "Loss of the same last tokens against sequence length, and of all tokens by position.",
+        "Loss of the same last tokens by sequence length, and of all tokens by position; each panel has its own scale.",
         "loss",
     ),
     Made(
@@ -142,19 +148,38 @@ PICTURES = (
     ),
 )
 SCHEME = "scheme-"
+OF_KINDS = {
+    "bias": "Bias that each head adds to the score of a query and a key; white is zero, grey is masked.",
+    "clock": "Pairs of channels as clock hands at position 6; dots are the positions before.",
+    "code": "Code of every position; white is zero.",
+    "distance": "Distance in use between each query and key; grey is masked.",
+    "frequencies": "Frequency of every pair of channels before and after, logarithmic scale. Below the dashed line, "
+    "a pair completes no turn within the trained length.",
+    "grid": "Score of the middle patch of an image (×) with all others.",
+    "places": "Positions that the tokens of three texts get in training.",
+    "temperature": "Factor of all scores of a query, by its position.",
+    "visible": "Keys that each query attends to; grey is masked.",
+}
+BEFORE_TRAINING = " Parameters are shown before training."
 OF_SCHEMES = {  # schemes whose first plot says little, or needs a model
-    "deberta": ("show deberta --model starter:llama", "DeBERTa's bias of each pair, at its initial parameters."),
+    "deberta": ("show deberta --model starter:llama", "DeBERTa's bias for each query and key, before training."),
     "irope": (
         "show rope irope --picture score --layer 3",
         "Every fourth layer of iRoPE has no positions: there all scores are equal.",
     ),
     "llama4_temp": (
         "show llama4_temp --trained-length 8192 --factor 4",
-        "The factor of the logits rises by a step every 8,192 tokens.",
+        "The factor of all scores of a query rises by a step every 8,192 tokens.",
     ),
     "mrope": (
         "show mrope mrope:interleaved=true",
-        "Score of the middle patch of an image: rows and columns turn slow pairs; interleaved, pairs of all speeds.",
+        "Score of the middle patch (×), one scale: coordinates rotate slow pairs; interleaved, pairs of all speeds.",
+    ),
+    "cope": ("show cope", "CoPE's table is zero before training: no bias yet."),
+    "proportional": ("show proportional --factor 1", "A quarter of the pairs, the slowest, is not rotated."),
+    "resonance": (
+        "show rope resonance --picture clock --channels 0,1,2,3",
+        "RoPE's first pair turns in 6.3 tokens, Resonance's in 6: its angles repeat exactly.",
     ),
     "ms_poe": (
         "show rope ms_poe --picture score_curve --head 7",
@@ -175,9 +200,18 @@ def picture(name: str) -> Made:
     """
     if name.startswith(SCHEME):
         scheme = name.removeprefix(SCHEME)
-        words, shows = OF_SCHEMES.get(scheme, (f"show {scheme}", f"What {scheme} does."))
+        words, shows = OF_SCHEMES.get(scheme, (f"show {scheme}", ""))
         return Made(name, words, shows, optional=True)
     return {made.name: made for made in PICTURES}[name]
+
+
+def caption(scheme: str) -> str:
+    """What the default plot of a scheme shows."""
+    from hf_posenc.insight.plots.compose import plots_of, request_of
+    from hf_posenc.schemes.registry import scheme_record
+
+    kind = plots_of(request_of(scheme))[0].name
+    return OF_KINDS[kind] + BEFORE_TRAINING * scheme_record(scheme).learned
 
 
 def make(words: str, out: Path) -> None:

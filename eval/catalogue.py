@@ -107,7 +107,7 @@ def check_trusted(names: Sequence[str], include_path: str | Path | None, *, trus
     files = [name for name in names if is_file(name)]
     outside = include_path if include_path is not None else next(iter(files), None)
     if include_path is not None and not Path(include_path).is_dir():
-        raise BadComparison(f"There is no folder {shown(str(include_path))} of task files. Pass one.")
+        raise BadComparison(f"There is no folder {shown(str(include_path))} of task files. Check the path.")
     if outside is None or trust or Path(outside).resolve() == TASKS.resolve():
         return
     if Path(outside).resolve().parent == TASKS.resolve():

@@ -73,9 +73,9 @@ def evaluate(
     """Evaluate a model at several context lengths.
 
     Args:
-        model: a live model, patched or not; the name of a model, a PEFT adapter or a bundled model
+        model: a loaded model, patched or not; the name of a model, a PEFT adapter or a bundled model
             (``starter:llama``); or an lm-eval model object, such as an `HFLM`.
-        tokenizer: of a live model; by default loaded with a named model.
+        tokenizer: of a loaded model; by default loaded with a named model.
         scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``given``; a live
             model is unpatched again when this returns.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
@@ -174,8 +174,8 @@ def fit_length(lm: Any, longest: int, *, given: bool) -> None:
             lm.max_length = longest
     elif getattr(lm, "max_length", longest) < longest:
         raise RequestTooLong(
-            f"This {type(lm).__name__} cuts requests to its max_length of {lm.max_length} tokens, and {longest} are "
-            f"asked for. Make it with max_length={longest}, or pass its model."
+            f"This {type(lm).__name__} cuts requests to its max_length of {lm.max_length} tokens, but {longest} are "
+            f"needed. Create it with max_length={longest}, or pass its model."
         )
 
 

@@ -22,7 +22,7 @@ METADATA = frozenset({"tokenizer"})
 def mapping_of(given: Any) -> Mapping[str, Any]:
     """The same mapping, of the same type."""
     if not isinstance(given, Mapping):
-        raise WrongKind(f"Options are a mapping from names to values, got {shown(given)}. Pass a dictionary.")
+        raise WrongKind(f"Options must be a dictionary of names and values, got {shown(given)}. Pass a dictionary.")
     return given
 
 
@@ -32,7 +32,9 @@ def generation_of(given: Any) -> Any:
         return given
     parts = [part.partition("=") for part in given.split(",") if part.strip()]
     if not all(name.strip() and sign for name, sign, _ in parts):
-        raise WrongKind(f"gen_kwargs are name=value,name=value, got {shown(given)}. Pass max_gen_toks=20.")
+        raise WrongKind(
+            f"gen_kwargs must be name=value,name=value, got {shown(given)}. Pass for example max_gen_toks=20."
+        )
     return {name.strip(): json_or_text(value.strip()) for name, _, value in parts}
 
 
@@ -76,7 +78,7 @@ class Measurement(Sampled):
     def without_double_meaning(self) -> Measurement:
         """The same, and a refusal of settings among the options of tasks."""
         for name in self.options.keys() & (type(self).model_fields.keys() | METADATA):
-            raise BadComparison(f"{name} is no option of tasks here. Pass it as an argument of its own.")
+            raise BadComparison(f"{name} is not an option of a task. Pass it as a separate argument.")
         return self
 
     def sweep(self) -> dict[str, Any]:
@@ -120,7 +122,7 @@ class CompareSettings(Measurement):
         factor_per_length: patch anew for each length, with factor = length / trained length. By default every scheme
             is patched once, for the longest length (or for ``longest``), and that model is measured at all lengths.
         against: label of a line. The others are compared with it, document by document, and tables mark those that are
-            surely better or worse. The name of a scheme will do if one line alone has it.
+            significantly better or worse. The name of a scheme will do if one line alone has it.
         rank: rank the lines on each task at the longest length; see `hf_posenc.eval.results.ranking`.
         tune: choose the options of each scheme, for each length, by the loss on ``dev_text``.
         dev_text: a text to choose options on, named as ``text`` is; by default modules of the standard library that are
@@ -141,7 +143,9 @@ class CompareSettings(Measurement):
     def with_effect(self) -> CompareSettings:
         """The same, and a refusal of a budget for nothing."""
         if self.budget is not None and not self.tuned:
-            raise BadComparison(f"budget is {self.budget}, and no options are chosen. Pass --tune (tune=True) as well.")
+            raise BadComparison(
+                f"budget is {self.budget}, which has no effect without --tune. Pass --tune (tune=True) as well."
+            )
         return self
 
     @property

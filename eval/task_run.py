@@ -175,7 +175,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def suppress_output(quiet: bool) -> Iterator[None]:
-    """Hide lm-eval's progress bars, its advice about live models, and what its generators print.
+    """Hide lm-eval's progress bars, its advice about loaded models, and what its generators print.
 
     Warnings of this package are given after the block; there they would be hidden with the rest.
     """

@@ -67,7 +67,7 @@ def main() -> None:
 
     deviations = hf_posenc.check_scheme(model, "plateau", factor=arguments.factor, **options)
     for one in deviations:
-        print(f"  {one.check:<22}{one.value:.1e}, tolerance {one.tolerance:.0e}, at {one.where}")
+        print(f"  {one.check:<24}{one.value:.1e}, tolerance {one.tolerance:.0e}, at {one.where}")
     failed = [str(one) for one in deviations if one.failed]  # each with the command that measures it again
     if failed:
         raise SystemExit("\n".join(failed))

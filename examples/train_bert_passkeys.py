@@ -58,7 +58,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the training states")
     parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
     parser.add_argument("--steps", type=int, default=800)
-    parser.add_argument("--batch", type=int, default=8, help=f"rows of {TRAINED_LENGTH} tokens a step")
+    parser.add_argument("--batch", type=int, default=8, help=f"rows of {TRAINED_LENGTH} tokens per step")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=100)

@@ -75,7 +75,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("schemes", metavar="SCHEME[:OPTION=VALUE,…]", nargs="+")
     parser.add_argument("--out", type=Path, required=True, help="folder of the models")
-    parser.add_argument("--batch", type=int, default=8, help=f"rows of {LENGTH} tokens a step")
+    parser.add_argument("--batch", type=int, default=8, help=f"rows of {LENGTH} tokens per step")
     workers = max(1, (os.cpu_count() or 1) // 2)
     parser.add_argument("--workers", type=int, default=workers, help="processes that draw rows")
     return parser.parse_args()

@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoints")
     parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--batch", type=int, default=16, help="rows of 256 tokens a step")
+    parser.add_argument("--batch", type=int, default=16, help="rows of 256 tokens per step")
     parser.add_argument("--drills", type=float, default=0.12, help="share of rows that hold a passkey")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--muon-lr", type=float, default=1e-2)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hf_posenc.checkpoints.load import from_pretrained as from_pretrained
     from hf_posenc.checkpoints.merge import Merged as Merged
     from hf_posenc.checkpoints.merge import merge as merge
+    from hf_posenc.checkpoints.onnx_file import export_onnx as export_onnx
     from hf_posenc.checkpoints.other_class import export_auto as export_auto
     from hf_posenc.checkpoints.peft import get_peft_model as get_peft_model
     from hf_posenc.checkpoints.peft import load_peft_adapter as load_peft_adapter
@@ -63,6 +64,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Merged",
             "merge",
         ),
+        "hf_posenc.checkpoints.onnx_file": ("export_onnx",),
         "hf_posenc.checkpoints.other_class": ("export_auto",),
         "hf_posenc.checkpoints.peft": (
             "get_peft_model",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hf_posenc.errors import UnsupportedModel as UnsupportedModel
     from hf_posenc.forward.attention import PatchedAttention as PatchedAttention
     from hf_posenc.patches.adapter import Adapter as Adapter
+    from hf_posenc.patches.adapter import causal_mask as causal_mask
     from hf_posenc.patches.adapter import eager_mask as eager_mask
     from hf_posenc.patches.registry import register_adapter as register_adapter
     from hf_posenc.patches.shared.position_table import SchemePositionTable as SchemePositionTable
@@ -74,7 +75,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             *("ShiftedQuery", "Terms", "ToeplitzBias", "ValueBias"),
         ),
         "hf_posenc.errors": ("AdapterInvalid", "OptionOutOfRange", "PosEncError", "UnsupportedModel"),
-        "hf_posenc.patches.adapter": ("Adapter", "eager_mask"),
+        "hf_posenc.patches.adapter": ("Adapter", "causal_mask", "eager_mask"),
         "hf_posenc.forward.attention": ("PatchedAttention",),
         "hf_posenc.patches.shared.position_table": ("SchemePositionTable",),
         "hf_posenc.patches.registry": ("register_adapter",),

@@ -99,11 +99,11 @@ class Adapter(ABC):
         return (m for m in base.modules() if type(m) in self.attention and not getattr(m, "is_cross_attention", False))
 
     def attention_count(self, base: nn.Module) -> int:
-        """How many self-attention modules a live model has, whatever its configuration says."""
+        """How many self-attention modules a loaded model has, whatever its configuration says."""
         return sum(1 for _ in self.attentions(base))
 
     def remembered(self, base: nn.Module) -> Iterator[tuple[str, str, Any]]:
-        """What modules of a live model were built with: module, attribute, what the configuration gives it now."""
+        """What modules of a loaded model were built with: module, attribute, what the configuration gives it now."""
         return iter(())
 
     def patched_class(self, attention: nn.Module) -> type[nn.Module]:

@@ -68,8 +68,8 @@ class BloomAdapter(InlineAdapter):
     def geometry(self, config: BloomConfig, *, trained_length: int, target_length: int) -> Geometry:
         if config.pretraining_tp > 1 and config.slow_but_exact:
             raise UnsupportedModel(
-                "slow_but_exact of this BLOOM model multiplies its output projection by parts, without its bias, which "
-                "no patched layer does. Set config.slow_but_exact = False."
+                "slow_but_exact of this BLOOM model computes its output projection in parts, without its bias, and "
+                "patched layers do not. Set config.slow_but_exact = False."
             )
         return Geometry(
             heads=config.n_head, kv_heads=config.n_head, head_dim=config.hidden_size // config.n_head,

@@ -70,7 +70,7 @@ class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttentio
         """The host's forward; see `DisentangledSelfAttention`."""
         if query_states is not None or relative_pos is not None:
             raise UnsupportedModel(
-                "Attention of this DeBERTa is called with queries or distances of its own, which no scheme knows. "
+                "Attention of this DeBERTa is called with its own queries or distances, which no scheme reads. "
                 "Leave out query_states, relative_pos and z_steps."
             )
         host = self.looked_up(host)
@@ -176,8 +176,8 @@ class DebertaV2Adapter(Adapter):
     def geometry(self, config: Any, *, trained_length: int, target_length: int) -> Geometry:
         if getattr(config, "conv_kernel_size", 0) > 0:
             raise UnsupportedModel(
-                "This DeBERTa has a convolution behind its first layer, by which tokens know their neighbours whatever "
-                "the scheme. Choose a version without (conv_kernel_size=0), such as the third."
+                "This DeBERTa has a convolution after its first layer, which encodes order under every scheme. Choose "
+                "a version without it (conv_kernel_size=0), such as DeBERTa-v3."
             )
         biased = bool(config.relative_attention and config.pos_att_type)
         return Geometry(

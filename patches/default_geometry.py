@@ -37,7 +37,7 @@ def default_geometry(model_type: str) -> Geometry:
         raise
     except Exception as error:  # whatever a class says of its own default configuration
         raise UnsupportedModel(
-            f"The default configuration of {model_type!r} makes no model ({type(error).__name__}: {error}). Look at a "
+            f"The default configuration of {model_type!r} builds no model ({type(error).__name__}: {error}). Look at a "
             "checkpoint: hf-posenc list --models --model NAME."
         ) from error
     if adapter is None:

@@ -48,7 +48,7 @@ def register_adapter(model_type: str) -> Callable[[A], A]:
         AdapterInvalid: the class lacks a member, or one is not what the contract of an adapter asks for.
     """
     if not isinstance(model_type, str) or not model_type.strip():
-        raise NameNotAllowed(f"An adapter goes by a config.model_type, got {shown(model_type)}. Pass that.")
+        raise NameNotAllowed(f"An adapter is named by a config.model_type, got {shown(model_type)}. Pass one.")
 
     def decorate(cls: A) -> A:
         from hf_posenc.patches.adapter import Adapter
@@ -66,7 +66,7 @@ def register_adapter(model_type: str) -> Callable[[A], A]:
             )
         if vars(cls).get("name", model_type) != model_type:
             raise NameNotAllowed(
-                f"The adapter {cls.__name__} goes by {shown(vars(cls)['name'])} already, and is registered for "
+                f"The adapter {cls.__name__} is named {shown(vars(cls)['name'])} already, and is registered for "
                 f"{model_type!r}. Register a subclass of it."
             )
         check_class(cls)

@@ -46,7 +46,8 @@ def explained_forward(adapter: Adapter, base: nn.Module, *, patched: bool = True
 
 def _brief(error: Exception) -> str:
     frames = extract_tb(error.__traceback__)
-    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    own = [frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame.filename] or frames
+    where = f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {first_line(error)}{where}"
 
 
@@ -131,7 +132,7 @@ def check_forward(adapter: Adapter, base: Any) -> None:
         lost = str(error).rstrip(".") if KEYWORD in str(error) else ""
     else:
         raise AdapterInvalid(
-            f"A forward pass of this {kind} never comes to `attend` of the modules that the adapter {name} patches. "
+            f"A forward pass of this {kind} never calls `attend` of the modules that the adapter {name} patches. "
             "Name the attention classes that it calls in `attention`, and call `attend` in their forward."
         )
     finally:

@@ -12,10 +12,9 @@ from hf_posenc.cli import main
 
 INTRODUCTION = """# Command line
 
-Every command answers `--help`; this page is those answers. A model is a folder (of a model, a PEFT adapter, or a run of
-`finetune`), a name on the Hub, or one of the bundled models (`starter:llama`, `starter:gpt2`, `starter:bert`); see
-[how a model is named](saving.md#how-a-model-is-named). With `--json` a command writes JSON to stdout and
-nothing else; progress and errors go to stderr. `--debug`, anywhere, shows errors as tracebacks;
+Every command answers `--help`; this page is those answers. A model is a folder, a name on the Hub or a bundled model
+(`starter:llama`): see [how a model is named](saving.md#how-a-model-is-named). With `--json` a command writes JSON to
+stdout and nothing else; progress and errors go to stderr. `--debug`, anywhere, shows errors as tracebacks;
 `--import FILE`, anywhere, makes the schemes and adapters of a Python file [known by name](add-scheme.md#use-it).
 
 | exit code | means |

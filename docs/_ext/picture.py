@@ -25,7 +25,7 @@ class PictureDirective(SphinxDirective):
         """The figure, or the command that makes it."""
         wanted = picture(self.arguments[0])
         line = nodes.literal_block(f"$ {wanted.line}", f"$ {wanted.line}", language="console")
-        place, shows = Path(FOLDER.name) / wanted.file, wanted.shows
+        place, shows = Path(FOLDER.name) / wanted.file, wanted.caption
         if self.env.docname.startswith(CHINESE):
             chinese = chinese_picture(wanted.name)
             place, shows = CHINESE / chinese.file, chinese.shows

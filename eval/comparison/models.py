@@ -21,9 +21,9 @@ class MeasuredModel:
     """A model to measure.
 
     Attributes:
-        model: a live model, or the name of a model, a PEFT adapter or a bundled one.
-        name: in reports; by default that name, or the class of a live model.
-        tokenizer: of a live model.
+        model: a loaded model, or the name of a model, a PEFT adapter or a bundled one.
+        name: in reports; by default that name, or the class of a loaded model.
+        tokenizer: of a loaded model.
         arguments: further arguments of `PosEncLM`.
     """
 
@@ -44,8 +44,8 @@ def models_of(given: Any, tokenizer: Any, name: str | None, model_args: dict[str
     several = list(given) if isinstance(given, (list, tuple)) else [given]
     if not several or (name is not None and len(several) > 1):
         raise BadComparison(
-            f"There are {len(several)} models to compare and the name {name!r}. Pass at least one model; names of "
-            "several belong in MeasuredModel."
+            f"There are {len(several)} models to compare and one name, {name!r}. Pass one model, or name each of "
+            "several in a MeasuredModel."
         )
     models = [
         one if isinstance(one, MeasuredModel) else MeasuredModel(one, name or "", tokenizer, model_args)
@@ -104,8 +104,8 @@ def check_reference(given: str, names: Sequence[str], entries: Sequence[Entry]) 
     short = short_names(names).values()
     if not any(given.startswith(f"{name} · ") for name in short):
         raise BadComparison(
-            f"against is {shown(given)}, and lines of several models begin with {', '.join(short)}. "
-            f"Name the model, too, as in {f'{next(iter(short))} · {entries[0].label}'!r}."
+            f"against is {shown(given)}, which names no model, and several are compared: {', '.join(short)}. "
+            f"Name the model too, as in {f'{next(iter(short))} · {entries[0].label}'!r}."
         )
 
 

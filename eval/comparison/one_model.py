@@ -71,7 +71,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
     if tokenizer not in (None, digests["tokenizer"]):
         raise BadComparison(
             f"The tokenizer of {shown(given.shown_name)} differs from the tokenizer of the models before it, so "
-            "each would read another text. Make separate comparisons."
+            "they would read different tokens. Compare them separately."
         )
     tuned = {}
     if (text := shared.development) is not None:

@@ -53,17 +53,16 @@ def compare(
     """Measure every scheme on every task at every length, and write the results into a folder.
 
     Finished cells are kept in ``cells.sqlite`` in that folder: after an interruption, the same call resumes; with any
-    other setting, cells are measured again. A scheme that is refused for the model is reported with the reason, a cell
-    that fails with its error, and the other cells are measured.
+    other setting, cells are measured again. A refused scheme is reported with the reason, and a failed cell with its
+    error; all other cells are measured.
 
     Args:
-        model: a live model; or the name of a model, a PEFT adapter or a bundled model (``starter:llama``); or a list of
-            these and of `MeasuredModel`, to be compared with each other.
-        schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries. Of a
-            model that carries a scheme, ``unpatched`` stands for the model as it is; the others take the place of that
-            scheme.
+        model: a loaded model; or the name of a model, a PEFT adapter or a bundled model (``starter:llama``); or a list
+            of these and of `MeasuredModel`, to be compared with each other.
+        schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries. If the
+            model carries a scheme, ``unpatched`` means the model as it is; the other schemes replace its scheme.
         out: folder of ``cells.sqlite``, of the results and of the page.
-        tokenizer: of live models.
+        tokenizer: of loaded models.
         name: name of the model in reports.
         command: command printed in reports to repeat the comparison.
         progress: called with the completed fraction and a description of the current step.

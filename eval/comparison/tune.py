@@ -187,7 +187,7 @@ def development_text(settings: CompareSettings, measured: MeasuredText, reading:
         check_apart(measured, found)
         return found
     if settings.text is not None:
-        raise BadComparison("Options are chosen on a text like yours, and none is named. Pass --dev-text (dev_text=).")
+        raise BadComparison("Options are chosen on a development text, and none is given. Pass --dev-text (dev_text=).")
     documents = tuple(Document(name, module_text(name)) for name in TRAINING[::8])
     digest = digest_of("\0".join(str(document.content) for document in documents))
     return MeasuredText(documents, "other modules of the standard library", digest)

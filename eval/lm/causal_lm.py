@@ -51,7 +51,7 @@ class PosEncLM(KeyTokenScorer):
     """A causal language model with a positional scheme, for lm-eval.
 
     Args:
-        pretrained: the name of a model, of a PEFT adapter, or of a bundled one (``starter:llama``); or a live model,
+        pretrained: the name of a model, of a PEFT adapter, or of a bundled one (``starter:llama``); or a loaded model,
             patched or not.
         scheme: scheme to patch in, and to leave in; None leaves the model unpatched.
         factor, target_length, trained_length, layers: as in `hf_posenc.patch_model`.
@@ -62,7 +62,7 @@ class PosEncLM(KeyTokenScorer):
         import_file: a Python file that registers the scheme or an adapter, imported first: what ``--import`` is to
             hf-posenc.
         share: whether the processes of a launch share the documents; by default where the model is loaded by name, as
-            a live model may exist in a single process of a training run only.
+            a loaded model may exist in a single process of a training run only.
         **options: options of the scheme, and everything `HFLM` takes.
     """
 
@@ -190,7 +190,7 @@ class PosEncLM(KeyTokenScorer):
         """Refuse a response cache, which knows a request by its text alone and would answer for another scheme."""
         if cache_hook.dbdict is not None:
             raise NotMeasurable(
-                "lm-eval's response cache (--use_cache) does not know which scheme an answer is of. Leave it out; "
+                "lm-eval's response cache (--use_cache) does not record the scheme of an answer. Leave it out; "
                 "hf-posenc compare keeps what it has measured."
             )
         super().set_cache_hook(cache_hook)

@@ -76,8 +76,8 @@ class KeyTokenScorer(Scorer):
             for key, (_, front, ids, _, scored, short, *_) in choices.items():
                 if min(trained, len(front) + len(ids)) <= len(front) + short + scored:
                     raise LengthTooShort(
-                        f"Key tokens are chosen with up to {trained} tokens of context, the model's trained length, "
-                        f"against {short} before {scored} scored ones, which is as long. Score fewer, or lower short."
+                        f"Key tokens compare a context of {trained} tokens, the trained length, with a shorter "
+                        f"one: {short} before {scored} scored ones, which is as long. Score fewer, or lower short."
                     )
                 pairs[key] = ending(front, ids, trained), ending(front, ids, len(front) + short + scored)
                 wanted |= dict.fromkeys(pairs[key], scored)

@@ -1,4 +1,4 @@
-"""Load a model for lm-eval: from a live model, a folder or a hub name to a language model object."""
+"""Load a model for lm-eval: from a loaded model, a folder or a hub name to a language model object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hf_posenc.eval.tasks.sweep import Count, checked
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
-    """Return the lm-eval model object of a live model, or of one by name; such an object is returned unchanged."""
+    """Return the lm-eval model object of a loaded model, or of one by name; such an object is returned unchanged."""
     require_lm_eval()
     import torch
     from lm_eval.api.model import LM
@@ -39,7 +39,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     elif isinstance(model, torch.nn.Module):
         cls = PosEncMLM if is_masked(model) else PosEncLM
     else:
-        raise WrongKind(f"A model to measure is a live one, a folder or a hub name, got {shown(model)}. Pass one.")
+        raise WrongKind(f"The model must be a loaded model, a folder or a hub name, got {shown(model)}. Pass one.")
     if model_args.get("device") is not None:
         check_device(model_args["device"])
     if isinstance(tokenizer, (str, Path)):
@@ -78,8 +78,8 @@ def refuse_loading(lm: Any, given: dict[str, Any]) -> None:
     for name, value in given.items():
         if name != "on_request" and value is not None:  # who reports progress may be anyone
             raise UnknownOption(
-                f"{name}={shown(value)} has no effect on this {type(lm).__name__}, which is made already. Pass it when "
-                "the object is made, or pass the model itself."
+                f"{name}={shown(value)} has no effect on this {type(lm).__name__}, which exists already. Pass it when "
+                "you create the object, or pass the model itself."
             )
 
 

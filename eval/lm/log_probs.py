@@ -79,8 +79,8 @@ def token_scores(states: Tensor, tokens: Tensor, head: Head | None = None) -> tu
         scores[some] = logits.log_softmax(-1, dtype=torch.float32).gather(-1, tokens[some, None])[:, 0]
     if not scores.isfinite().all():
         raise NotANumber(
-            f"The log-probability of a token came out as {float(scores[~scores.isfinite()][0])}, so no metric is made "
-            "of it. Check the weights, or compute in float32."
+            f"The log-probability of a token came out as {float(scores[~scores.isfinite()][0])}. Check the "
+            "weights, or compute in float32."
         )
     return scores, greedy
 

@@ -13,7 +13,7 @@ from hf_posenc.checkpoints.adapter_folder import local_folder
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import HUB_OPTIONS, OF_ONE_NAME
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.tokenizer import is_guarded, load_tokenizer
+from hf_posenc.checkpoints.tokenizer import load_tokenizer, patched_checkpoint
 from hf_posenc.errors import CheckpointMismatch, OptionOutOfRange, UnknownOption, UnsupportedModel, nearest, shown
 from hf_posenc.eval.errors import BeyondTable, NotMeasurable
 from hf_posenc.eval.lm.log_probs import unwrapped
@@ -90,8 +90,8 @@ def check_one_stack(config: Any) -> None:
     """Refuse the configuration of an encoder–decoder, whose encoder would read the tokens to score."""
     if getattr(config, "is_encoder_decoder", False):
         raise NotMeasurable(
-            f"This {config.model_type} is an encoder–decoder, and the tasks here score what one stack reads. Measure a "
-            "decoder or an encoder, or this one by lm-eval's own model type hf with backend=seq2seq."
+            f"This {config.model_type} is an encoder–decoder, which these tasks cannot score. Measure a decoder or an "
+            "encoder, or use lm-eval's own model type hf with backend=seq2seq."
         )
 
 
@@ -124,20 +124,20 @@ def ties_held(lm: Any, model: Any) -> Iterator[None]:
 
 
 def hold(model: Any) -> None:
-    """Make `tie_weights` of a live model do nothing."""
+    """Make `tie_weights` of a loaded model do nothing."""
     if not isinstance(model, str):
         model.__dict__["tie_weights"] = lambda: None
 
 
 def refuse_unused(model: Any, options: dict[str, Any]) -> None:
-    """Refuse options that `HFLM` would silently ignore for a live model."""
+    """Refuse options that `HFLM` would silently ignore for a loaded model."""
     from lm_eval.models.huggingface import HFLM
 
     known = set(inspect.signature(HFLM.__init__).parameters) - {"self", "kwargs", *LOADING, *OTHER_WEIGHTS}
     for name in options.keys() - known:
         raise UnknownOption(
             f"{name!r} has no effect on this model, which is loaded already.{nearest(name, known)} "
-            "Leave it out; scheme= makes room for factor and options of a scheme."
+            "Leave it out; factor and options of a scheme need scheme=."
         )
     device = str(options.get("device") or model.device)
     if device.partition(":")[0] != model.device.type:
@@ -158,7 +158,7 @@ def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
     chosen = {**own, **found.hub, "pretrained": found.model, "peft": found.adapter}
     if found.adapter is not None and found.adapter_hub.keys() & set(OF_ONE_NAME):
         chosen["peft"] = str(local_folder(found.adapter, found.adapter_hub))
-    if chosen.get("tokenizer") is None and is_guarded(found.tokenizer):
+    if chosen.get("tokenizer") is None and patched_checkpoint(found.tokenizer) is not None:
         given = {key: options[key] for key in TOKENIZER_OPTIONS if options.get(key) is not None}
         chosen["tokenizer"] = load_tokenizer(found.tokenizer, **given)
     elif chosen.get("tokenizer") is None and found.adapter is not None:

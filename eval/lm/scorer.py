@@ -98,7 +98,7 @@ class Scorer(Batched):
             ids = self.tok_encode(text)
             ids = ids[1:] if ids[:1] == [self.prefix_token_id] else ids
             if not ids:
-                raise TextTooShort(f"Document {owner} is empty, it has no tokens to score. Leave it out.")
+                raise TextTooShort(f"Document {owner} is empty: it has no tokens to score. Leave it out.")
             self.check_length(len(ids), "loglikelihood_rolling")
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
             asked[owner] = [Pass((*a, *b), len(b), ()) for a, b in map(make_disjoint_window, windows)]

@@ -1,4 +1,4 @@
-"""What a report says beside its numbers: what is sure, what a reader must know, and how they were measured."""
+"""What a report says beside its numbers: what is significant, what a reader must know, and how they were measured."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def gate_remark(gate: Gate, carried: str | None) -> str:
     spread = f"95 % interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %" if gate.low < gate.high else "no interval"
     reached = f"{100 * gate.value:.0f} % {metric_name(gate.metric)} ({spread}, {counted})"
     return (
-        f"{gate.task}: {where} {model}{of} has {reached}, not surely above {100 * gate.threshold:g} %. What it cannot "
-        f"do there tells no schemes apart: these shares are left out of the tables, and "
+        f"{gate.task}: {where} {model}{of} has {reached}, not significantly above {100 * gate.threshold:g} %. What it "
+        f"cannot do there tells no schemes apart: these shares are left out of the tables, and "
         "kept in results.csv."
     )
 
@@ -253,9 +253,9 @@ def verdict_from(comparison: Comparison, baseline: str, labels: Sequence[str]) -
 
 
 def judged(found: Sequence[Difference]) -> str:
-    """Which lines surely differ, and how; the others are undecided."""
+    """Which lines significantly differ, and how; the others are undecided."""
     parts = []
     for kind in SURE:
         if labels := [one.scheme for one in found if one.verdict == kind]:
-            parts.append(f"{', '.join(labels)} surely {kind}")
-    return " and ".join(parts) or "nothing is sure"
+            parts.append(f"{', '.join(labels)} significantly {kind}")
+    return " and ".join(parts) or "no difference is significant"

@@ -1,6 +1,6 @@
 """The tables of a comparison, for terminal, Markdown and HTML page: column heads and rows of text.
 
-metric            lines × lengths, with marks of sure differences, and the differences themselves
+metric            lines × lengths, with marks of significant differences, and the differences themselves
 effective length  lines × tasks
 ranks             one table for each task, with ``rank``
 costs             on the terminal alone: they differ from run to run
@@ -24,7 +24,7 @@ COSTS = "Costs: time of all cells, peak memory, KV cache"
 NONE = "—"
 RULES = (
     "Rank: the possible places at the longest length. Every pair of lines is compared on the same documents; 1–4 means "
-    "that no line is surely better, and that all but four are surely worse (5 %, Holm's correction over the table).",
+    "that no line is significantly better, and all but four are significantly worse (5 %, Holm's correction).",
     "Behind first: mean difference from the first line over the same documents, with its own 95 % interval.",
     "Effective length: as in its table.",
     "Time: of the cell, over that of the unpatched line. It is one run, and rough: hf-posenc bench times in pairs.",
@@ -82,8 +82,8 @@ def legend(comparison: Comparison) -> str:
         return ""
     few = any(difference.clusters < FEWEST for difference in comparison.differences)
     return (
-        f"Marks: + surely better than {reference}, − surely worse, ? undecided; paired over the same documents, "
-        "p below 0.05 after Holm's correction over the table."
+        f"Marks: + significantly better than {reference}, − significantly worse, ? undecided; paired over the same "
+        "documents, p below 0.05 after Holm's correction over the table."
     ) + few * f" Fewer than {FEWEST} documents or keys have no interval, and are always undecided."
 
 

@@ -3,7 +3,7 @@
     d_i = y_i(scheme) − y_i(reference)        mean ± t(G − 1) · SE(d̄)        G clusters of documents
 
 What makes one document harder than another is in both scores and leaves their difference: two schemes whose intervals
-overlap can differ surely. Where answers are right or wrong, d̄ and its error are those of Agresti and Min, see
+overlap can differ significantly. Where answers are right or wrong, d̄ and its error are those of Agresti and Min, see
 `adjusted`. A table with many comparisons finds a difference by chance sooner than one with few, so its p-values are
 corrected together: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
 Statistics 6(2).

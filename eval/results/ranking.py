@@ -1,6 +1,6 @@
 """Rank the lines of a comparison: on each task at the longest length, with an interval, a cost and the Pareto front.
 
-    first = 1 + lines that are surely better        last = lines − lines that are surely worse
+    first = 1 + lines that are significantly better        last = lines − lines that are significantly worse
 
 Every pair of lines is compared document by document, and all pairs of a table are corrected together by Holm, so that
 all intervals of the table hold together in 95 %: Mogstad, Romano, Shaikh, Wilhelm 2024, "Inference for Ranks with

@@ -118,7 +118,10 @@ class LengthSweep(ConfigurableTask):
         raise NotImplementedError
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """Arguments of the requests of a document, in the order of the cells."""
+        """Arguments of the requests of a document, in the order of the cells.
+
+        Those of ``loglikelihood`` are context and target, two texts. `SpanTask` asks by token ids, of an exact length.
+        """
         raise NotImplementedError
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, Any]]:
@@ -184,7 +187,7 @@ class LengthSweep(ConfigurableTask):
 
 
 class PerplexityTask(LengthSweep):
-    """Loss of the same last tokens after ever more text."""
+    """Loss of the same last tokens after more and more text."""
 
     metrics = LOSS
 

@@ -130,7 +130,7 @@ class LabelledText(Record):
 
 
 class ClassificationTask(ChoiceTask):
-    """The label of a text, after ever more examples."""
+    """The label of a text, after more and more examples."""
 
     Options = FileOptions.plus(labels=(Annotated[Few, Interval(ge=2, le=100)] | None, None))
     deep = False
@@ -164,7 +164,9 @@ class ClassificationTask(ChoiceTask):
         known = len(self.kinds or WORDS)
         labels = self.options.labels or min(6, known)
         if labels > known:
-            raise TaskOptionOutOfRange(f"labels must be at most {known}, the kinds of text, got {labels}. Lower it.")
+            raise TaskOptionOutOfRange(
+                f"labels must be at most {known}, the number of kinds of text, got {labels}. Lower it."
+            )
         return int(labels)
 
     def exercise(self, seed: str, depth: float) -> Classification:

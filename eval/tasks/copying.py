@@ -174,7 +174,7 @@ def induced(filler: Sequence[int], pair: tuple[int, int], depth: float, room: in
     """The end of ``filler`` with ``pair`` at ``depth``, and the pair again: ``room`` tokens."""
     free = room - 4
     if free < 1:
-        raise LengthTooShort(f"A pair that comes twice does not fit {room} tokens. Ask for lengths above {room + 4}.")
+        raise LengthTooShort(f"A repeated pair does not fit into {room} tokens. Ask for lengths above {room + 4}.")
     kept = filler[-free:]
     before = round(depth * (free - 1))  # never the neighbour of its own question
     return [*kept[:before], *pair, *kept[before:], *pair]

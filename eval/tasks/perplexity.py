@@ -87,7 +87,9 @@ class HeldOutTask(SpanTask):
 
         sweep, text = self.sweep, self.text
         if not isinstance(text, HeldOutText):
-            raise BadComparison(f"{self.name} measures what a fine-tuning run held out. Pass the folder of a run.")
+            raise BadComparison(
+                f"{self.name} measures the held-out text of a fine-tuning run. Pass the folder of a run."
+            )
         check_room(sweep.lengths, sweep.scored)
         windows = HeldOutWindows(
             text.tokens, sweep.longest, longest=sweep.longest, count=sweep.samples, scored=sweep.scored
@@ -188,7 +190,7 @@ def long_perplexity(pairs: Sequence[tuple[float, int]]) -> float:
 
 
 class KeyTokensTask(SpanTask):
-    """Loss of the tokens that long context helps, after ever longer context (LongPPL's key tokens).
+    """Loss of the tokens that long context helps, after longer and longer context (LongPPL's key tokens).
 
     Most tokens are predicted from the last few before them, and their loss hides what a scheme does to the rest. Which
     tokens count is chosen once by the unpatched model at its trained length, see `hf_posenc.eval.lm.key_tokens`. Theirs

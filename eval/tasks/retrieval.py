@@ -116,8 +116,8 @@ class RetrievalTask(LengthSweep):
             ids = self.tokenizer(f" {answer}", add_special_tokens=False)["input_ids"]
             if not ids or self.tokenizer.unk_token_id in ids:
                 raise TokenizerTooPoor(
-                    f"The tokenizer reads the answer {answer!r} of {self.name} as unknown. "
-                    "Use one that knows every letter and digit."
+                    f"The tokenizer reads the answer {answer!r} of {self.name} as its "
+                    "unknown token. Use one that has every letter and digit."
                 )
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:

@@ -37,7 +37,7 @@ NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 def number(value: Any) -> Any:
     """A number of any library as Python's."""
     if isinstance(value, bool):
-        raise ValueError("A number is needed, not a truth value")
+        raise ValueError("A number is needed, not a boolean")
     return index(value) if hasattr(value, "__index__") else value
 
 

@@ -84,7 +84,7 @@ def check_applies(given: TextToMeasure, field: str, separator: str | None) -> No
     if field == TEXT and separator is None:
         return
     if given is None:
-        raise WrongKind("A text field or separator says how a text is read, and none is named. Pass text= as well.")
+        raise WrongKind("A text field or separator needs a text, and none is given. Pass text= as well.")
     if isinstance(given, TextSource):
         raise WrongKind("A TextSource names its text field and separator itself. Pass them there.")
 

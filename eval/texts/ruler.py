@@ -1,7 +1,7 @@
 """RULER's other shapes: variable tracking, common and frequent words, and questions over documents.
 
     variable tracking  "Let mesodar be 4831957." … "Let tibenul be mesodar." … "Let gorafim be tibenul."
-    common words       k words ``often`` times each among ever more words that come ``rarely``, in a shuffled list
+    common words       k words ``often`` times each among more and more words that come ``rarely``, in a shuffled list
     frequent words     the r-th word comes ⌊n / r^α⌋ times: a Zipf check; the first k are the answer
     questions          "Document 3. Mesodar Tibenul was born in Gorafim and works as a potter."   where was she born?
                        "Document 8. Gorafim lies on the river Sadoven and lives on salt."         on which river?

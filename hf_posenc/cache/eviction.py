@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, DynamicLayer
 
+from hf_posenc.cache.key_layout import held_layer
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry, NotTraceable
 
@@ -38,11 +39,16 @@ class EvictingLayer(DynamicLayer):
         if self.total and getattr(torch.compiler, "is_exporting", bool)():
             raise NotTraceable(
                 f"A cache that drops keys counts its tokens in Python ({self.total} here), and an exported step would "
-                "be right at that length alone. Export the model without a cache (use_cache=False)."
+                "be right only at that length. Export the model without a cache (use_cache=False)."
             )
-        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        keys, values = self._kept(self.keys, key_states), self._kept(self.values, value_states)
         self.total += key_states.shape[-2]
-        self.keys, self.values = self._kept(keys), self._kept(values)
+        # One key too many is left out when the next ones are joined, which spares a copy of all others.
+        one_more = keys.shape[-2] <= self.kept + 1
+        self.keys: Tensor = keys if one_more else self._kept(keys)
+        self.values: Tensor = values if one_more else self._kept(values)
         return keys, values
 
     def columns(self, length: int, device: torch.device) -> Tensor:
@@ -53,9 +59,14 @@ class EvictingLayer(DynamicLayer):
         return torch.cat((torch.arange(first, device=device), recent))
 
     @property
+    def kept(self) -> int:
+        """Keys that are kept for later queries, at most."""
+        return self.first + self.pads + self.last
+
+    @property
     def held(self) -> int:
-        """Keys in memory."""
-        return 0 if self.keys is None or self.keys.numel() == 0 else self.keys.shape[-2]
+        """Keys in memory that later queries can see."""
+        return 0 if self.keys is None or self.keys.numel() == 0 else min(self.keys.shape[-2], self.kept)
 
     @property
     def gaps(self) -> bool:
@@ -96,15 +107,13 @@ class EvictingLayer(DynamicLayer):
         super().crop(tokens_to_remove)
         self.total = self.held
 
-    def _kept(self, states: Tensor) -> Tensor:
-        first = self.first + self.pads
-        surplus = states.shape[-2] - first - self.last
+    def _kept(self, states: Tensor, *new: Tensor) -> Tensor:
+        """What is kept of some keys or values, and new ones behind them."""
+        first, surplus = self.first + self.pads, 0 if states.numel() == 0 else states.shape[-2] - self.kept
         if surplus <= 0:
-            return states
-        if first == 0 and surplus == 1:  # a view, which the next token's copy of it replaces
-            return states[..., 1:, :]
-        ends = states[..., :first, :], states[..., states.shape[-2] - self.last :, :]
-        return torch.cat(ends, dim=-2)
+            return torch.cat((states, *new), dim=-2)
+        recent = states[..., first + surplus :, :], *new
+        return torch.cat((states[..., :first, :], *recent) if first else recent, dim=-2)
 
 
 def install_eviction(cache: Cache, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
@@ -179,15 +188,13 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
     if padding is not None and not is_left_padded(padding):
         cause, remedy = "A row has padding behind its first token", "Pad on the left of the whole text"
     raise BackendCannotCarry(
-        f"{cause}, and this cache keeps the most recent keys only. {remedy}, or pass use_cache=False or a StaticCache."
+        f"{cause}, and this cache keeps only the most recent keys. {remedy}, or pass use_cache=False or a StaticCache."
     )
 
 
 def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
     """A layer of a cache, if it evicts keys."""
-    if cache is None or layer is None or layer >= len(cache.layers):
-        return None
-    found = cache.layers[layer]
+    found = held_layer(cache, layer)
     return found if isinstance(found, EvictingLayer) else None
 
 

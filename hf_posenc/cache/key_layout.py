@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,9 +49,12 @@ def unpack_keys(
 
 def grows(cache: Cache, layer: int | None) -> bool:
     """Whether a layer of a cache joins whatever it is given; one that is not there yet will."""
-    if layer is None or layer >= len(cache.layers):
-        return True
-    return isinstance(cache.layers[layer], DynamicLayer)
+    return layer is None or layer >= len(cache.layers) or isinstance(cache.layers[layer], DynamicLayer)
+
+
+def held_layer(cache: Cache | None, layer: int | None) -> Any:
+    """A layer of a cache by its index; None where there is none, or none yet."""
+    return None if cache is None or layer is None or layer >= len(cache.layers) else cache.layers[layer]
 
 
 @contextmanager
@@ -91,7 +95,7 @@ def widen(cache: Cache, layer: int | None, new: Tensor, values: Tensor) -> None:
             held.keys = keys.repeat_interleave(new.shape[1] // keys.shape[1], dim=1)
     elif keys.shape[-1] > new.shape[-1]:
         raise InvalidInput(
-            f"The cache was made for keys of {keys.shape[-1]} numbers, by another scheme, and those of this one have "
+            f"The cache was made for keys of {keys.shape[-1]} numbers by another scheme, but keys of this scheme have "
             f"{new.shape[-1]}. Pass a new cache."
         )
     elif keys.shape[-1] < new.shape[-1]:

@@ -202,7 +202,7 @@ def _check_count(known: KeyPositions, past: int) -> None:
     if 0 < known.count < past:
         warnings.warn(
             f"The cache holds {past - known.count} tokens that this model did not write, and their positions are "
-            "unknown. They are taken to stand right before the new tokens; if they do not, start with an empty cache.",
+            "unknown. They are assumed to come right before the new tokens; if they do not, start with an empty cache.",
             UnknownKeys,
             stacklevel=2,
         )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
+from hf_posenc.cache.key_layout import held_layer
 from hf_posenc.cache.preallocated import Buffer, PreallocatedLayer
 from hf_posenc.core.tracing import is_traced
 
@@ -88,7 +89,5 @@ def length_rotation_of(
     cache: Cache | None, layer: int | None, rows: int
 ) -> Callable[[int, Tensor, RotateColumns], Tensor] | None:
     """How a decode query gets its rotated keys; None where the layer keeps no copy, or there are several queries."""
-    if cache is None or layer is None or layer >= len(cache.layers) or rows != 1:
-        return None
-    found = cache.layers[layer]
+    found = held_layer(cache, layer) if rows == 1 else None
     return found.rotated_keys if isinstance(found, LengthRotatedLayer) else None

@@ -33,12 +33,9 @@ FOLLOWERS: WeakKeyDictionary[CacheLayerMixin, CacheRows] = WeakKeyDictionary()
 
 def following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
     """The class of a cache layer, with a follower that sees every change of its rows."""
-    if cls not in _CLASSES:
-        _CLASSES[cls] = _following(cls)
-    return _CLASSES[cls]
+    if cls in _CLASSES:
+        return _CLASSES[cls]
 
-
-def _following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
     class Following(cls):  # made for the class that a layer happens to have
         _layer_type = None  # with a type it would take the place of ``cls`` in transformers' tables
 
@@ -68,6 +65,7 @@ def _following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
 
     # An exporter writes the path of a class and looks it up, and a graph needs ``cls`` alone.
     Following.__module__, Following.__name__, Following.__qualname__ = cls.__module__, cls.__name__, cls.__qualname__
+    _CLASSES[cls] = Following
     return Following
 
 

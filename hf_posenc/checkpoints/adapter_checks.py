@@ -77,14 +77,12 @@ def check_complete(model: PeftModel, adapter: AdapterFolder, weights: Mapping[st
     wanted = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     missing = sorted(wanted.keys() - weights.keys())
     if missing:
-        raise PeftAdapterMismatch(
-            f"{adapter.path / PEFT_WEIGHTS} lacks {missing[0]!r}. Copy or save the adapter again."
-        )
+        raise PeftAdapterMismatch(f"{file} lacks {missing[0]!r}. Copy or save the adapter again.")
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING.get(model.peft_config[name].peft_type)
     unplaced = sorted(key for key in weights.keys() - wanted.keys() if prefix is not None and prefix in key)
     if unplaced:
         raise PeftAdapterMismatch(
-            f"{file} has {unplaced[0]!r}, and this base no such layer. Load the base it was trained on."
+            f"{file} has {unplaced[0]!r}, but this base has no such layer. Load the base it was trained on."
         )
 
 

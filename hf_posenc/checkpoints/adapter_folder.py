@@ -112,9 +112,7 @@ class AdapterFolder:
         weights = tensors_of(file, file.read_bytes())
         for name, value in weights.items():
             if not value.isfinite().all():
-                raise PeftAdapterMismatch(
-                    f"{file} has numbers that are not finite in {name!r}. Train the adapter again."
-                )
+                raise PeftAdapterMismatch(f"{file} has infinite or NaN values in {name!r}. Train the adapter again.")
         return weights
 
     def position_parameters(self) -> dict[str, Tensor]:
@@ -125,7 +123,7 @@ class AdapterFolder:
         file = self.path / PARAMETERS
         data = file.read_bytes() if file.is_file() else b""
         if hashlib.sha256(data).hexdigest() != digest:
-            raise PeftAdapterMismatch(f"{file} is not what {SIDECAR} describes. Copy or save the adapter again.")
+            raise PeftAdapterMismatch(f"{file} does not match {SIDECAR}. Copy or save the adapter again.")
         return tensors_of(file, data)
 
     def peft_config(self) -> PeftConfig:
@@ -138,7 +136,10 @@ class AdapterFolder:
         library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
         foreign = str(library).partition(".")[0] != "transformers"
         if foreign or config.get("megatron_core") not in (None, "megatron.core"):
-            raise PeftAdapterMismatch(f"{file} names a module to import. Remove that, or load it with PEFT itself.")
+            key, named = ("auto_mapping", library) if foreign else ("megatron_core", config["megatron_core"])
+            raise PeftAdapterMismatch(
+                f"{file} names a module to import, {key} {shown(named)}. Remove that, or load it with PEFT itself."
+            )
         return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, file))
 
 

@@ -85,16 +85,16 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         add_old_form(staging, found.of_base, found.section)
     if found.short:
         warnings.warn(
-            f"In texts longer than {trained} tokens transformers computes something else than scheme "
-            f"{describe(model).scheme!r}. Keep to that length there, or use the checkpoint that "
+            f"In texts longer than {trained} tokens, transformers does not compute scheme "
+            f"{describe(model).scheme!r}. Stay within that length there, or use the checkpoint that "
             "save_pretrained writes.",
             OnlyWithinTrainedLength,
             stacklevel=2,
         )
     if is_misread_before_5(found.of_base):
         warnings.warn(
-            f"transformers before 5 reads this {found.of_base.model_type} without an error and leaves the scaling out, "
-            "as its configuration had no words for it. Use transformers 5 or later.",
+            f"transformers before 5 reads this {found.of_base.model_type} without its scaling, and without an "
+            "error. Use transformers 5 or later.",
             NotReadBefore5,
             stacklevel=2,
         )
@@ -125,7 +125,7 @@ def filled(model: Any, make: Callable[[Any], Any], config: Any, weights: Mapping
     """
     if is_quantised(model):
         raise NotExpressible(
-            f"The weights of this {type(model).__name__} are quantised, and a plain checkpoint cannot say how. Load "
+            f"The weights of this {type(model).__name__} are quantised, which a plain checkpoint cannot record. Load "
             "the model in a floating dtype, without quantization_config, and export that; save_pretrained keeps this "
             "one as it is."
         )

@@ -106,7 +106,7 @@ def check_llama(model: Any) -> None:
     """Refuse models that are not llama.cpp's architecture ``llama``."""
     config, named = model.config, f"This {type(model).__name__}"
     if config.model_type not in MODEL_TYPES or not hasattr(model, "lm_head"):
-        raise NotExpressible(f"{named} is no causal Llama or Mistral, which is what is written to GGUF. {INSTEAD}")
+        raise NotExpressible(f"{named} is not a causal Llama or Mistral, and only these are written to GGUF. {INSTEAD}")
     if hasattr(model, "peft_config"):
         raise NotExpressible(
             f"{named} has a PEFT adapter. Call its merge_and_unload() first, and pass what it returns."
@@ -126,8 +126,8 @@ def rope_of(model: Any) -> GgufRope:
     found = [gguf_rope(scheme) for scheme in dict.fromkeys(acting_schemes(base_model_of(model)[0]))]
     if None in found or len(set(found)) != 1:
         raise NotExpressible(
-            f"Scheme {name!r} is no rotation by fixed frequencies that is the same in all layers, and llama.cpp's "
-            f"'llama' has no other. {INSTEAD}"
+            f"Scheme {name!r} does not rotate all layers by the same fixed frequencies, as llama.cpp's 'llama' "
+            f"does. {INSTEAD}"
         )
     return found[0]  # type: ignore[return-value]  # None was refused
 

@@ -114,11 +114,11 @@ def as_bloom(model: Any, scheme: ALiBi) -> Any:
     wanted = [slope * scheme.interpolate for slope in code_slopes(own.n_head)]
     if any(abs(slope - one) > 1e-6 * one for slope, one in zip(slopes, wanted, strict=True)):
         raise NotExpressible(
-            f"BLOOM computes ALiBi with the released slopes alone, and this model has others. {NOT_MPT} {INSTEAD}"
+            f"BLOOM computes ALiBi only with the released slopes, and this model has others. {NOT_MPT} {INSTEAD}"
         )
     if model.dtype != torch.float32:
         raise NotExpressible(
-            f"BLOOM normalises its embeddings, which is undone in float32 alone, and this model is in {model.dtype}. "
+            f"BLOOM normalises its embeddings, which only float32 can undo, and this model is in {model.dtype}. "
             f"Load it in float32. {NOT_MPT}"
         )
     names = {"transformer.wte": "transformer.word_embeddings", "transformer.ln_f": "transformer.ln_f"}

@@ -138,8 +138,8 @@ def check_not_quantised(checkpoint: Checkpoint, hf_kwargs: dict[str, Any]) -> No
     key = "quantization_config"
     if hf_kwargs.get(key) is not None or checkpoint.config.get(key) is not None:
         raise NotExpressible(
-            f"The base {shown(checkpoint.name)} is quantised, and its weights cannot hold the sum with those of the "
-            "adapter. Name the same model in a floating dtype as the base, without quantization_config."
+            f"The base {shown(checkpoint.name)} is quantised, so the adapter cannot be added to its "
+            "weights. Name the same model in a floating dtype as the base, without quantization_config."
         )
 
 
@@ -154,8 +154,8 @@ def check_close(got: Tensor, want: Tensor, name: str) -> float:
     tolerance = math.sqrt(torch.finfo(want.dtype).eps)
     if not deviation <= tolerance:
         raise MergeFailed(
-            f"The logits of the merged model are {deviation:.1e} of their standard deviation away from those of the "
-            f"adapter {shown(name)}, where rounding explains {tolerance:.1e}. Nothing was written; load the adapter "
+            f"The logits of the merged model differ by {deviation:.1e} of their standard deviation from those of the "
+            f"adapter {shown(name)}; rounding explains {tolerance:.1e}. Nothing was written; load the adapter "
             "with hf_posenc.from_pretrained instead."
         )
     return deviation

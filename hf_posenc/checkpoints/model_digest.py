@@ -1,4 +1,4 @@
-"""Digests of a live model: the same digest means the same weights, whatever the model is called.
+"""Digests of a loaded model: the same digest means the same weights, whatever the model is called.
 
 A file or a checkpoint can change under the same name, so contents are read: all of them, or a sample of each tensor.
 """
@@ -23,7 +23,7 @@ NOT_LOADED = {"posenc", "pooler"}
 
 
 def model_digest(model: Any) -> str:
-    """Digest of class, configuration and all weights of a live model, including a PEFT adapter."""
+    """Digest of class, configuration and all weights of a loaded model, including a PEFT adapter."""
     digest = hashlib.blake2b(digest_size=16)
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = {name: value for name, value in base.config.to_dict().items() if name not in IGNORED}

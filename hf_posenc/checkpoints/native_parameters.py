@@ -75,8 +75,8 @@ def rope_parameters_of(model: Any) -> NativeParameters:
         return NativeParameters(found[None], short, schemes, types)
     if short:
         raise NotExpressible(
-            f"transformers depends on the length otherwise than scheme {name!r}, and that is not "
-            f"compared for a model whose types of layers rotate differently. {INSTEAD}"
+            f"transformers follows the length in another way than scheme {name!r}, which is not "
+            f"compared where types of layers rotate differently. {INSTEAD}"
         )
     return NativeParameters({str(kind): own for kind, own in found.items()}, short, schemes, types)
 
@@ -96,7 +96,7 @@ def check_query_scale(stated: Mapping[str, Any], found: Mapping[str, Any], name:
     beta, length = QUERY_SCALE
     if beta in stated and found.get(length) != stated.get(length):
         raise NotExpressible(
-            f"This model scales queries behind its first {stated.get(length)} tokens ({beta}), and scheme {name!r} "
+            f"This model scales queries after its first {stated.get(length)} tokens ({beta}), and scheme {name!r} "
             f"counts from {found.get(length)}; a configuration has one number for both. {INSTEAD}"
         )
 

@@ -107,8 +107,8 @@ def other_llama(model: Any) -> Any:
     base: Any = base_model_of(model)[0]
     if any(isinstance(part, ALiBi) for module in base.__dict__[ATTENTIONS] for part in module.scheme.schemes):
         raise NotExpressible(
-            "transformers computes ALiBi in BLOOM and MPT, whose norms take the mean away and whose MLP has no gate; a "
-            f"Llama has RMS norms and a gate. {INSTEAD}"
+            "transformers computes ALiBi in BLOOM and MPT, which have LayerNorm and an MLP without a gate; a Llama has "
+            f"RMSNorm and a gate. {INSTEAD}"
         )
     needs = [needs_of(scheme, base.config) for scheme in acting_schemes(base)]
     found = [one for one in needs if one is not None]

@@ -28,7 +28,7 @@ from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.patch import rollback_on_error
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
-from hf_posenc.patching.state import is_patched
+from hf_posenc.patching.state import check_live, is_patched
 from hf_posenc.patching.text_limits import raise_limits_in
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
     import peft
 
     check_methods()
-    if not isinstance(model, nn.Module):
-        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    check_live(model)
     if not isinstance(config, peft.PeftConfig):
         raise WrongKind(f"PEFT needs a configuration, got {shown(config)}. Pass for example peft.LoraConfig(r=16).")
     try:
@@ -130,15 +129,14 @@ def load_peft_adapter(
         The PEFT model; its ``save_pretrained`` writes the scheme again.
 
     Raises:
-        UnsupportedModel: ``model`` is no live model, or its weights are offloaded by something else than a device map,
-            which PEFT would follow.
+        UnsupportedModel: ``model`` is no loaded model; or its weights are offloaded without a device map, which PEFT
+            follows.
         WrongKind: ``patch`` is neither word.
         PeftAdapterMismatch: base and adapter have different schemes or lengths, the model has an adapter of that name,
             or other learned positions that all its adapters share; or the folder is damaged, incomplete or not safe to
             read.
     """
-    if not isinstance(model, nn.Module):
-        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    check_live(model)
     if patch not in ("refuse", "apply"):
         raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
     adapter = AdapterFolder.open(folder, **hub_options(kwargs))

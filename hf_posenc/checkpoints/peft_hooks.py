@@ -126,7 +126,7 @@ def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
         return original(model, *args, **kwargs)
     if options.get(CONVERTED):
         raise NotExpressible(
-            "PEFT would load what this adapter began from, whose positions are not those of the patched model. Save it "
+            "PEFT would load the initial weights of this adapter, which were trained with other positions. Save it "
             f"without {CONVERTED}."
         )
     write_sidecar_on_save(scheme_holder(model), model.peft_config)

@@ -136,7 +136,7 @@ def check_rotates(config: Any, adapter: Any) -> None:
     """
     if adapter.geometry(config, trained_length=1, target_length=1).rotary is None:
         raise NotExpressible(
-            f"transformers does not rotate queries and keys in a {config.model_type}, so that no scheme of it can be "
+            f"transformers does not rotate queries and keys in a {config.model_type}, so its schemes cannot be "
             f"exported. {INSTEAD}"
         )
 

@@ -148,7 +148,7 @@ def initialise_missing(model: nn.Module, missing: set[str]) -> None:
         if any(weight.is_meta for weight in scheme.parameters()):
             raise CheckpointMismatch(
                 f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.shown_name!r}, and the device map "
-                "offloads them, so that they cannot be initialised. Load it without a device_map, train and save it."
+                "offloads them, so they cannot be initialised. Load it without a device_map, train and save it."
             )
         logger.warning(
             f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.shown_name!r}. Train the model before use."

@@ -27,10 +27,9 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
     """
     from transformers import AutoTokenizer
 
-    checkpoint = Checkpoint.open(name) if is_guarded(name) else None
-    scheme = None if checkpoint is None else checkpoint.model_scheme
-    if checkpoint is not None:
-        kwargs["config"] = checkpoint.hf_config()
+    scheme = None
+    if (checkpoint := patched_checkpoint(name)) is not None:
+        scheme, kwargs["config"] = checkpoint.model_scheme, checkpoint.hf_config()
     with explained_errors(name):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **kwargs)
     limit = tokenizer.model_max_length
@@ -39,9 +38,10 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
     return tokenizer
 
 
-def is_guarded(name: str) -> bool:
-    """Whether a name is that of a folder with a patched checkpoint."""
-    return (Path(name) / CONFIG_NAME).is_file() and Checkpoint.open(name).model_scheme is not None
+def patched_checkpoint(name: str) -> Checkpoint | None:
+    """The patched checkpoint in the folder of this name, if there is one."""
+    found = Checkpoint.open(name) if (Path(name) / CONFIG_NAME).is_file() else None
+    return None if found is None or found.model_scheme is None else found
 
 
 def tokenizer_of(named: ModelName) -> Any:

@@ -37,9 +37,9 @@ class Case:
     """A scheme with its options on a tiny model or on a user's own model.
 
     Args:
-        model: name of a tiny model (see `hf_posenc.checks.tiny_models`), or a live model, which every check restores.
+        model: name of a tiny model (see `hf_posenc.checks.tiny_models`), or a loaded model, which every check restores.
         scheme: as `hf_posenc.patch_model` takes it.
-        dtype: dtype of a tiny model; a live model keeps its own.
+        dtype: dtype of a tiny model; a loaded model keeps its own.
         asked: keyword arguments that a user gave, where a check runs with others; named in the command that repeats it.
         options: keyword arguments of `hf_posenc.patch_model`.
     """
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def model_name(self) -> str:
-        """Name of the tiny model, or class name of a live model."""
+        """Name of the tiny model, or class name of a loaded model."""
         return self.model if isinstance(self.model, str) else type(self.model).__name__
 
     @property
@@ -98,7 +98,7 @@ class Case:
     def unpatched(self) -> Iterator[PreTrainedModel]:
         """Yield the unpatched model in evaluation mode.
 
-        On exit a live model is unpatched and torch's global settings are restored, even after an exception.
+        On exit a loaded model is unpatched and torch's global settings are restored, even after an exception.
         """
         model = self.fresh()
         with restore_settings(), evaluation_mode(model):
@@ -116,11 +116,11 @@ class Case:
             yield model
 
     def fresh(self) -> PreTrainedModel:
-        """Return a new copy of the tiny model, or the live model itself."""
+        """Return a new copy of the tiny model, or the loaded model itself."""
         return tiny_model(self.model).to(self.dtype) if isinstance(self.model, str) else self.model
 
     def with_copied_model(self) -> Case:
-        """Return this case on a deep copy of the live model, for checks whose changes cannot be undone."""
+        """Return this case on a deep copy of the loaded model, for checks whose changes cannot be undone."""
         case = copy.copy(self)
         case.model = copy.deepcopy(self.model)
         return case
@@ -146,7 +146,7 @@ class Case:
 
     @cached_property
     def _traits(self) -> tuple[bool, bool]:
-        """`needs_whole_text` and `randomises` of the scheme; a live model may be patched at the time of the call."""
+        """`needs_whole_text` and `randomises` of the scheme; a loaded model may be patched at the time of the call."""
         if not isinstance(self.model, str) and is_patched(self.model):
             return _traits_of(self.model)
         with self.patched() as model:

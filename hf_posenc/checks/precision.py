@@ -24,7 +24,8 @@ from hf_posenc.checks.forward import positions_from, random_tokens
 from hf_posenc.checks.reference_model import forward_from, patched_layers, replace_attend
 from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.core.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
-from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
+from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.engine_backend import AttentionOutput
 from hf_posenc.patching.reference_attention import ReferenceTerms, attention_output, reference_terms
 
 STARTS = (0, 7_000)  # the second where consecutive bfloat16 numbers are 32 apart
@@ -35,7 +36,7 @@ FLOOR = 0.25  # smallest torch error that counts, in units of one rounding of th
 def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> Measured:
     """RMS error of every layer's attention relative to that of the formula in torch, both against float64.
 
-    A tiny model is cast to ``dtype``; a live model is measured in its own dtype.
+    A tiny model is cast to ``dtype``; a loaded model is measured in its own dtype.
     """
     cast = copy.copy(case)
     cast.dtype = dtype if isinstance(case.model, str) else case.dtype

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.forward import forward, positions_from
-from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
+from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.engine_backend import AttentionOutput
 from hf_posenc.patching.reference_attention import ReferenceTerms, attention_output, reference_terms
 
 

@@ -27,7 +27,8 @@ from hf_posenc.checks.reference_model import (
 from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.core.terms import BlockBias, KeyBias
-from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
+from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.engine_backend import AttentionOutput
 from hf_posenc.patching.reference_attention import ReferenceTerms, in_band
 from hf_posenc.schemes.base import implements
 

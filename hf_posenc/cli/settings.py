@@ -82,9 +82,7 @@ def text_sources(
     names = [name for given in several for name in given or ()]
     if not names:
         for name, value in reading.items():
-            raise BadArgument(
-                f"--set {name}={value} has an effect with a text only, and none is named. Pass --text, or leave it out."
-            )
+            raise BadArgument(f"--set {name}={value} has no effect without a text. Pass --text, or leave it out.")
         return [None] * len(several)
     field, separator = reading.get("text_field", "text"), reading.get("document_separator")
     for written, meant in ESCAPES.items():

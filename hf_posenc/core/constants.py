@@ -22,10 +22,20 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     return _kept(values, dtype, device)
 
 
+def on_device(numbers: tuple[float, ...] | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers ``[n]``, fixed or learned."""
+    return numbers.to(device, dtype) if isinstance(numbers, Tensor) else constant(numbers, dtype, device)
+
+
 @lru_cache(maxsize=256)
 def _kept(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # else the tensor could be part of no later training
         return torch.tensor(values, dtype=dtype, device=device)
+
+
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of a device: Metal has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 HALF = (torch.float16, torch.bfloat16)

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from hf_posenc.core.constants import constant
+from hf_posenc.core.constants import constant, exact_dtype
 from hf_posenc.core.tracing import has_dynamic_length, is_captured, is_traced
 from hf_posenc.errors import FractionalPosition, PositionOutOfTable
 
@@ -103,7 +103,7 @@ class PositionContext:
 
     def exact(self, values: Tensor) -> Tensor:
         """Cast to float64, or to float32 where the device has no float64."""
-        return values.to(torch.float32 if self.device.type == "mps" else torch.float64)
+        return values.to(exact_dtype(self.device))
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """``make()``, computed by the first layer that asks and shared with the others.

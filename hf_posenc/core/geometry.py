@@ -17,13 +17,13 @@ class Rotation:
 
     Attributes:
         frequencies: radians per token of each rotated pair, fastest first. Python floats: they are hashable, survive
-            every cast of the model, and no buffer can go stale. A tensor where they are learned.
+            every cast of the model, and no buffer can go stale. A tensor ``[pairs]`` where they are learned.
         layout: ``half`` pairs channel m with m + n (Llama, NeoX), ``interleaved`` 2m with 2m + 1 (GPT-J, the papers).
         axes: which coordinate of a token rotates each pair; None where there is one, its position.
         decay: a_m per token: channels are scaled by e^(a_m · decay steps), which are ≤ 0 for queries; empty for none.
         values: whether values are rotated as keys are.
         amplitude: factor of cosines and sines, and so of the rotated channels alone.
-        by_head: factor of the positions for each query head; empty where all heads are rotated alike.
+        by_head: factor of the positions for each query head, as the region has it (`Region`); empty in a scheme's own.
     """
 
     frequencies: tuple[float, ...] | Tensor
@@ -32,12 +32,17 @@ class Rotation:
     decay: tuple[float, ...] = ()
     values: bool = False
     amplitude: float = 1.0
-    by_head: tuple[float, ...] = ()
+    by_head: tuple[float, ...] | Tensor = ()
 
     @property
     def learned(self) -> bool:
-        """Whether the frequencies are parameters."""
-        return not isinstance(self.frequencies, tuple)
+        """Whether the frequencies, or the factors of the heads, are parameters."""
+        return not (isinstance(self.frequencies, tuple) and isinstance(self.by_head, tuple))
+
+    @property
+    def differs_by_head(self) -> bool:
+        """Whether heads are rotated differently, so that query heads of a group share no keys."""
+        return len(self.by_head) > 0
 
     @property
     def numbers(self) -> tuple[float, ...]:

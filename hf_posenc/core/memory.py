@@ -26,8 +26,8 @@ def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
     needed, available = rows * length * bytes_per_token(model), device_memory(next(model.parameters()).device)
     if needed > available:
         raise NoMemory(
-            f"Sequences of {length:,} tokens, {rows} at a time, take some {needed / 2**30:,.1f} GiB of memory at the "
-            f"least, and there are {available / 2**30:,.1f} GiB. Choose shorter lengths or a smaller batch."
+            f"Sequences of {length:,} tokens, {rows} at a time, take at least {needed / 2**30:,.1f} GiB of memory, but "
+            f"there are {available / 2**30:,.1f} GiB. Choose shorter lengths or a smaller batch."
         )
 
 

@@ -72,7 +72,9 @@ def import_file(path: str) -> None:
     if not file.is_file() or spec is None or spec.loader is None:
         raise CannotImport(f"{path!r} is no Python file. Name one that registers a scheme or an adapter.")
     if not name.isidentifier() or is_another_module(name, file):
-        raise CannotImport(f"{path!r} cannot be imported as {name!r}, which is taken or no name. Rename the file.")
+        raise CannotImport(
+            f"{path!r} cannot be imported as {name!r}, which is taken or not a valid name. Rename the file."
+        )
     sys.path.insert(0, str(file.parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:

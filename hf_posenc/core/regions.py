@@ -113,8 +113,8 @@ class Region:
         query_bands_at, key_bands_at: position ``[…]`` to that of each band of frequencies ``[…, bands]``, where these
             differ; ``query_at`` and ``key_at`` then say what biases count.
         bands: into how many bands the rotated pairs are divided evenly, fastest first; 0 where they do not differ.
-        by_head: factor of all these positions for each query head; empty for none. Keys and values are then repeated
-            for every query head, as each reads keys of its own.
+        by_head: factor of all these positions for each query head, a tensor ``[heads]`` where it is learned; empty for
+            none. Keys and values are then repeated for every query head, as each reads keys of its own.
     """
 
     band: Band = field(default_factory=lambda: EVERYTHING)
@@ -126,7 +126,12 @@ class Region:
     query_bands_at: PositionMap | None = None
     key_bands_at: PositionMap | None = None
     bands: int = 0
-    by_head: tuple[float, ...] = ()
+    by_head: tuple[float, ...] | Tensor = ()
+
+    @property
+    def differs_by_head(self) -> bool:
+        """Whether heads have positions of their own, so that query heads of a group share no keys."""
+        return len(self.by_head) > 0
 
     @property
     def remaps(self) -> bool:
@@ -136,12 +141,12 @@ class Region:
     @property
     def copy(self) -> tuple[object, ...]:
         """Identity of its rotated keys: regions with equal values share them."""
-        return self.key_at, self.key_decay_steps, self.rotation, self.key_bands_at
+        return self.key_at, self.key_decay_steps, self.rotation, self.key_bands_at, self.by_head
 
     def rotated_by(self, shared: Rotation | None) -> Rotation | None:
         """Its rotation: its own, or the scheme's, as it differs by band and by head; None where nothing is rotated."""
         rotation = self.rotation or shared
-        if rotation is None or not (self.by_head or self.bands):
+        if rotation is None or not (self.differs_by_head or self.bands):
             return rotation
         axes, pairs = rotation.axes, len(rotation.frequencies)
         if self.bands:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_posenc.core.constants import constant
+from hf_posenc.core.constants import exact_dtype, on_device
 from hf_posenc.core.geometry import Layout, Rotation
 from hf_posenc.core.tracing import is_traced
 
@@ -40,21 +40,17 @@ def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = 
         some = (slice(start, start + AT_ONCE) for start in range(0, positions.shape[1], AT_ONCE))
         chunks = [cos_sin(rotation, positions[:, s], None if decay_steps is None else decay_steps[:, s]) for s in some]
         return torch.cat([cos for cos, _ in chunks], dim=-2), torch.cat([sin for _, sin in chunks], dim=-2)
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64  # Metal has no float64
-    if isinstance(rotation.frequencies, Tensor):
-        frequencies = rotation.frequencies.to(positions.device, exact)
-    else:
-        frequencies = constant(tuple(rotation.frequencies), exact, positions.device)
-    angles = coordinates_of(rotation, positions).to(exact) * frequencies
-    if rotation.by_head:
-        angles = angles[:, None] * constant(rotation.by_head, exact, positions.device)[:, None, None]
+    exact = exact_dtype(positions.device)
+    angles = coordinates_of(rotation, positions).to(exact) * on_device(rotation.frequencies, exact, positions.device)
+    if rotation.differs_by_head:
+        angles = angles[:, None] * on_device(rotation.by_head, exact, positions.device)[:, None, None]
     if rotation.amplitude == 1 and (decay_steps is None or not rotation.decay):
         return angles.cos().float(), angles.sin().float()
     size: float | Tensor = rotation.amplitude
     if decay_steps is not None and rotation.decay:
-        decay = constant(tuple(rotation.decay), exact, positions.device)
+        decay = on_device(tuple(rotation.decay), exact, positions.device)
         steps = decay_steps.to(exact)[..., None]
-        size = size * ((steps[:, None] if rotation.by_head else steps) * decay).exp()
+        size = size * ((steps[:, None] if rotation.differs_by_head else steps) * decay).exp()
     return (angles.cos() * size).float(), (angles.sin() * size).float()
 
 
@@ -62,7 +58,7 @@ def coordinates_of(rotation: Rotation, positions: Tensor) -> Tensor:
     """The coordinate that each pair rotates by, ``[batch or 1, position, pairs]``, or 1 where there is only one."""
     if rotation.axes is None:
         return positions[..., None]
-    return positions[..., constant(tuple(rotation.axes), torch.long, positions.device)]
+    return positions[..., on_device(tuple(rotation.axes), torch.long, positions.device)]
 
 
 def table(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:
@@ -75,7 +71,7 @@ def table(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = No
         own, partner = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
     else:
         own, partner = cos.repeat_interleave(2, dim=-1), torch.stack((-sin, sin), dim=-1).flatten(-2)
-    return (own, partner) if rotation.by_head else (own[:, None], partner[:, None])
+    return (own, partner) if rotation.differs_by_head else (own[:, None], partner[:, None])
 
 
 def rotate(x: Tensor, rotation: Rotation, cos_sin: Table) -> Tensor:

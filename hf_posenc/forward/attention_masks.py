@@ -20,6 +20,9 @@ from hf_posenc.core.tracing import is_either, is_traced
 from hf_posenc.errors import InvalidInput, MaskMismatch
 from hf_posenc.forward.forward_call import ForwardCall
 from hf_posenc.forward.validate_inputs import check_tensor, named, values_known
+from hf_posenc.schemes.base import Scheme
+
+HIDDEN = -1e3  # what a floating mask adds to the score of a pair that is not seen, at most
 
 
 def check_mask(mask: Any, tokens: Tensor, heads: int, cache: Cache | None) -> None:
@@ -103,6 +106,29 @@ def check_held_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
             )
 
 
+def check_later_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | None) -> None:
+    """Refuse a 4-D mask that shows later keys to a decoder whose scheme has no scores for them.
+
+    Raises:
+        MaskMismatch: it does.
+    """
+    past: Any = 0 if cache is None else cache.get_seq_length()
+    if mask.ndim != 4 or not values_known(mask) or (isinstance(past, Tensor) and not values_known(past)):
+        return
+    parts = [part for part in scheme.modules() if isinstance(part, Scheme) and not part.later_keys]
+    if not parts:
+        return
+    columns = torch.arange(mask.shape[-1]) + max(0, int(past) + length - mask.shape[-1])
+    later = columns > torch.arange(length)[:, None] + int(past)
+    shown = (mask if mask.dtype is torch.bool else mask > HIDDEN) & later
+    if bool(shown.any()):
+        raise MaskMismatch(
+            f"The attention mask shows token {int(shown.nonzero()[0, 2]) + int(past)} a key after it, and scheme "
+            f"{parts[0].record.name!r} has scores of earlier keys only. Hide later keys, or patch with a scheme that "
+            "has scores of both, such as 'rope' or 't5'."
+        )
+
+
 def _places(cache: Cache, length: int) -> int:
     """Keys that the widest layer attends to: one with a sliding window, which may come first, has fewer places."""
     return cache.get_mask_sizes(length, first_full_layer(cache) or 0)[0]
@@ -127,7 +153,7 @@ def _check_scores_mask(mask: Tensor) -> None:
         return
     if not mask.is_floating_point():
         raise MaskMismatch(
-            f"The attention mask of four axes holds {named(mask.dtype)} values, which are neither true or false nor "
+            f"The attention mask of four axes holds {named(mask.dtype)} values, which are neither booleans nor "
             "added to scores. Pass attention_mask.bool()."
         )
     if not values_known(mask):

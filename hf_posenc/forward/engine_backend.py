@@ -209,11 +209,17 @@ def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
 
 def computed_in_parts(scheme: Scheme) -> bool:
     """Whether context parallelism can compute a scheme, of which `check_context_parallel` is sure in each call."""
-    token = torch.zeros(1, 1, dtype=torch.long)
-    by_engine = needs_engine(scheme, PositionContext(token, token, causal=True, contiguous=True))
-    return not (by_engine or scheme.needs_whole_text or implements(scheme, "reposition"))
+    return not (needs_engine(scheme) or scheme.needs_whole_text or implements(scheme, "reposition"))
 
 
-def needs_engine(scheme: Scheme, ctx: PositionContext) -> bool:
-    """Whether a scheme asks more of attention than scales and rotations, which the host's own function carries."""
+def needs_engine(scheme: Scheme, ctx: PositionContext | None = None) -> bool:
+    """Whether a scheme asks more of attention than scales and rotations, which the host's own function carries.
+
+    Args:
+        scheme: of a layer.
+        ctx: of the call; one token of a decoder by default.
+    """
+    if ctx is None:
+        token = torch.zeros(1, 1, dtype=torch.long)
+        ctx = PositionContext(token, token, causal=True, contiguous=True)
     return any(implements(scheme, hook) for hook in ENGINE_HOOKS) or not Terms(regions=scheme.regions(ctx)).scales_only

@@ -19,7 +19,7 @@ from hf_posenc.cache.provenance import ENTRY, check_own_keys, self_attention_cac
 from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NeedsWholeText
-from hf_posenc.forward.attention_masks import check_held_keys, check_mask, padded
+from hf_posenc.forward.attention_masks import check_held_keys, check_later_keys, check_mask, padded
 from hf_posenc.forward.current_forward import LOOKED_UP, announce, counts_columns
 from hf_posenc.forward.engine_backend import context_parallel_active, refuse_context_parallel
 from hf_posenc.forward.forward_call import ForwardCall, host_keywords, parsed
@@ -29,9 +29,7 @@ from hf_posenc.forward.position_ids import FROM_ZERO, numbered, on_axes
 from hf_posenc.forward.positions import ForwardContext, in_steps_of_one
 from hf_posenc.forward.texts_in_rows import divided
 from hf_posenc.forward.validate_inputs import check_call, check_position_ids
-from hf_posenc.schemes.base import implements
-
-MOVE = ("needs_whole_text", "reposition")  # hooks of schemes that change positions
+from hf_posenc.schemes.base import Scheme, implements
 
 
 def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -72,6 +70,8 @@ def validated(call: ForwardCall) -> ForwardCall:
         check_mask(call.mask, call.tokens, call.schemes[0].geometry.heads, cache)
         if call.masks_by_kind is None:
             check_held_keys(call.mask, call.length, cache)
+            for scheme in call.schemes if call.causal and isinstance(call.mask, Tensor) else ():
+                check_later_keys(call.mask, call.length, scheme, cache)
     return call
 
 
@@ -82,15 +82,15 @@ def moved(call: ForwardCall) -> ForwardCall:
         NeedsWholeText: tokens are cached whose positions would change.
     """
     scheme = call.schemes[0]
-    if not scheme.keep("moves positions", lambda: any(implements(scheme, hook) for hook in MOVE)):
+    if not moves_positions(scheme):
         return call
     before, past = call.positions, call.past
     after = scheme.reposition(before, training=call.base.training)
     changes = after is not before or scheme.needs_whole_text
     if changes and not is_traced() and int(past) > 0:  # a static cache counts in a tensor
         raise NeedsWholeText(
-            f"Scheme {scheme.shown_name!r} places tokens by the length of their text, and {int(past)} tokens are "
-            "cached under another length. Pass use_cache=False, or options that do not depend on the length."
+            f"Scheme {scheme.shown_name!r} gives positions by the length of the text, and {int(past)} tokens "
+            "were cached at another length. Pass use_cache=False, or options that do not depend on the length."
         )
     if after is before:
         return call
@@ -102,6 +102,11 @@ def moved(call: ForwardCall) -> ForwardCall:
     if mask is None:  # without one, transformers takes the gaps of moved positions for packed texts
         mask = torch.ones(before.shape, dtype=torch.long, device=before.device).expand(call.tokens.shape[0], -1)
     return replace(call, moved=after, position_ids=after, mask=mask)
+
+
+def moves_positions(scheme: Scheme) -> bool:
+    """Whether a scheme may change where tokens stand."""
+    return implements(scheme, "reposition") or implements(scheme, "needs_whole_text")
 
 
 def cached(call: ForwardCall) -> ForwardCall:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.cache.eviction import EVICTS, EvictingLayer, layer_of
-from hf_posenc.cache.key_layout import grows
+from hf_posenc.cache.key_layout import grows, held_layer
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
@@ -45,7 +45,8 @@ def mask_in_reach(
         of_others = mask_is_shorter(mask, ctx)
     else:
         of_others = cache is not None and EVICTS in cache.__dict__ and reach_is_hidden(layer, keys, cache)
-    if (not ctx.contiguous and has_gaps(cache, index)) or of_others:
+    evicting = None if ctx.contiguous else layer_of(cache, index)
+    if (evicting is not None and evicting.gaps) or of_others:
         return mask_of_gaps(ctx, columns_in_reach(ctx, cache, index), layer, backend), ctx
     return mask, ctx
 
@@ -63,12 +64,6 @@ def hides_later_alone(mask: object, cache: Cache | None, layer: PatchedLayer, fo
     return cache is None or (grows(cache, index) and cache.get_seq_length(index) == 0)
 
 
-def has_gaps(cache: Cache | None, layer: int | None) -> bool:
-    """Whether keys of a layer were dropped, so that transformers' masks do not fit the others."""
-    found = layer_of(cache, layer)
-    return found is not None and found.gaps
-
-
 def mask_of_held(mask: Tensor | None, cache: Cache | None, layer: int | None, length: int) -> Tensor | None:
     """Columns of a caller's mask ``[batch or 1, heads or 1, query, token]`` for the keys that a layer still holds.
 
@@ -78,9 +73,9 @@ def mask_of_held(mask: Tensor | None, cache: Cache | None, layer: int | None, le
         layer: index of the layer in the cache.
         length: number of new tokens.
     """
-    if mask is None or cache is None or layer is None or layer >= len(cache.layers):
+    found = held_layer(cache, layer)
+    if mask is None or found is None:
         return mask
-    found: Any = cache.layers[layer]
     if isinstance(found, EvictingLayer):
         return mask[..., found.columns(length, mask.device)] if found.gaps else mask
     keys = found.get_mask_sizes(length)[0] if found.is_sliding else mask.shape[-1]
@@ -115,7 +110,7 @@ def mask_of_gaps(ctx: PositionContext, columns: Tensor, layer: PatchedLayer, bac
         return None
     if backend not in ("eager", "sdpa"):
         raise BackendCannotCarry(
-            f"The attention backend {backend!r} cannot go on from a cache that dropped keys, but token by token. "
+            f"The attention backend {backend!r} can continue from a cache that dropped keys only token by token. "
             'Use model.set_attn_implementation("sdpa").'
         )
     seen = ctx.distance() >= 0

@@ -56,7 +56,7 @@ class PagedRequest:
 
 @torch.compiler.disable
 def attend(
-    layer: PatchedLayer, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, call: dict[str, Any]
+    layer: PatchedLayer, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, host: dict[str, Any]
 ) -> tuple[Tensor, None]:
     """Mix values by position-aware attention, each request by itself.
 
@@ -64,23 +64,23 @@ def attend(
         layer: the attention module.
         q: ``[1, heads, token, head_dim]`` of all requests, not rotated; ``k`` and ``v`` likewise.
         ctx: positions of the packed row, and what the layer reads.
-        call: keywords of continuous batching.
+        host: the layer's keywords, with those of continuous batching.
 
     Returns:
         Mixed values ``[1, token, heads, head_dim]``, zeros at padding; weights are not kept.
 
     Raises:
         BackendCannotCarry: attention weights are asked for, or a CUDA graph is being captured.
-        InvalidInput: a request's tokens do not stand behind its cached ones.
+        InvalidInput: a request's tokens do not follow its cached ones.
     """
-    if call.get("output_attentions"):
+    if host.get("output_attentions"):
         raise BackendCannotCarry(
             "Continuous batching does not return attention weights. Call the model itself with output_attentions=True."
         )
     scheme = layer.scheme
-    requests = ctx.once("requests", lambda: requests_of(scheme, ctx.query_positions, call))
+    requests = ctx.once("requests", lambda: requests_of(scheme, ctx.query_positions, host))
     q, k = scheme.prepare(q, k)
-    keys, values = write_and_read(call, k, v, layer.layer_idx)
+    keys, values = write_and_read(host, k, v, layer.layer_idx)
     mixed = q.new_zeros(*q.shape[:3], values.shape[-1])
     for request in requests:
         of_request = _call_of(layer, q, keys, values, ctx, request)
@@ -88,21 +88,21 @@ def attend(
     return mixed.transpose(1, 2), None
 
 
-def requests_of(scheme: Scheme, positions: Tensor, call: Mapping[str, Any]) -> list[PagedRequest]:
+def requests_of(scheme: Scheme, positions: Tensor, host: Mapping[str, Any]) -> list[PagedRequest]:
     """The requests of a packed row, without those that are padding. Waits for the device once a forward pass.
 
     Args:
         scheme: named in the error.
         positions: of the packed tokens, ``[1, token]``.
-        call: keywords of continuous batching.
+        host: the layer's keywords, with those of continuous batching.
 
     Raises:
         BackendCannotCarry: a CUDA graph is being captured, which would replay the lengths of this batch.
-        InvalidInput: a request's tokens do not stand behind its cached ones.
+        InvalidInput: a request's tokens do not follow its cached ones.
     """
     if is_captured(positions):
         raise BackendCannotCarry(f"{NO_GRAPHS.format(repr(scheme.shown_name))} {GRAPHS_OFF}")
-    rows, keys = call["cu_seq_lens_q"], call["cu_seq_lens_k"]
+    rows, keys = host["cu_seq_lens_q"], host["cu_seq_lens_k"]
     keys = keys["full_attention"] if isinstance(keys, Mapping) else keys
     starts = positions[0, rows[:-1].long().clamp(max=positions.shape[1] - 1)]
     borders = (rows[:-1], rows[1:], keys[:-1], keys[1:], starts)
@@ -119,24 +119,24 @@ def requests_of(scheme: Scheme, positions: Tensor, call: Mapping[str, Any]) -> l
     return requests
 
 
-def write_and_read(call: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
+def write_and_read(host: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
     """Write new keys and values ``[1, kv_heads, token, head_dim]``; all keys and values of the requests, packed."""
-    cache = call["cache"]
+    cache = host["cache"]
     if "kwargs" in inspect.signature(cache.update).parameters:  # which it changes
-        return cache.update(key_states=k, value_states=v, layer_idx=layer, kwargs=dict(call))
-    where = {name: call[name] for name in ("read_index", "write_index")}  # transformers 5.4
+        return cache.update(key_states=k, value_states=v, layer_idx=layer, kwargs=dict(host))
+    where = {name: host[name] for name in ("read_index", "write_index")}  # transformers 5.4
     keys, values = cache.update(key_states=k, value_states=v, layer_idx=layer, **where)
     return keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
 
 
-def for_host(call: dict[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
+def for_host(host: dict[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
     """Keys and values as the host's own attention function takes them beside a paged cache.
 
     All of the requests, where attention modules write to the pages; else the new ones, which the function writes.
     """
     if not MODULES_FILL_PAGES:
         return k, v
-    return call.pop("cache").update(key_states=k, value_states=v, layer_idx=layer, kwargs=call)
+    return host.pop("cache").update(key_states=k, value_states=v, layer_idx=layer, kwargs=host)
 
 
 def _call_of(

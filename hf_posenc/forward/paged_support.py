@@ -8,12 +8,10 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
-import torch
 from torch import nn
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from hf_posenc.cache.provenance import MARK
-from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.current_forward import ATTENTIONS, schemes_of_base
 from hf_posenc.forward.engine_backend import needs_engine
@@ -39,7 +37,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
     config: Any = base.config
     if not base.__dict__[ATTENTIONS][0].batches_continuously or (MODULES_FILL_PAGES and counts_from_cache(base)):
         raise BackendCannotCarry(
-            f"This {type(base).__name__} does not hand on to its layers what continuous batching passes to it, in this "
+            f"This {type(base).__name__} does not pass the arguments of continuous batching on to its layers, in this "
             "version of transformers. Use model.generate."
         )
     windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
@@ -57,11 +55,10 @@ def counts_from_cache(base: nn.Module) -> bool:
 
 def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) -> None:
     """Refuse a scheme for `check_continuous_batch`; ``windowed`` says whether the cache drops keys behind a window."""
-    name, token = repr(scheme.shown_name), torch.zeros(1, 1, dtype=torch.long)
-    by_engine = needs_engine(scheme, PositionContext(token, token, causal=True, contiguous=True))
+    name, by_engine = repr(scheme.shown_name), needs_engine(scheme)
     if scheme.needs_whole_text:
         raise NeedsWholeText(
-            f"Scheme {name} places tokens by the length of their text, which grows while continuous batching "
+            f"Scheme {name} gives positions by the length of the text, which grows while continuous batching "
             f"generates. Use model.generate with use_cache=False."
         )
     if implements(scheme, "extra_key_channels"):

@@ -68,11 +68,11 @@ def scheme_on(scheme: Scheme, device: torch.device) -> Scheme:
         here = next(parameter.device for parameter in first._parameters.values() if parameter is not None) == device
     if here:
         return scheme
-    return moved(scheme, device) if torch.compiler.is_compiling() else copied(scheme, device)
+    return brought(scheme, device) if torch.compiler.is_compiling() else copied(scheme, device)
 
 
 @torch.compiler.disable
-def moved(scheme: Scheme, device: torch.device) -> Scheme:
+def brought(scheme: Scheme, device: torch.device) -> Scheme:
     """A copy whose parameters have all been brought: a trace looks past what `Moved` does when one is read."""
     copy = copied(scheme, device)
     for module in copy.modules():

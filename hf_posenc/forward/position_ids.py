@@ -170,7 +170,7 @@ def from_zero(
     if counted is False and bool((lost := (positions < 0) & (numbers >= 0)).any()):
         low = int(numbers.expand_as(lost)[lost].min())
         raise InvalidInput(
-            f"position_ids give a token the number {low}, and this model numbers texts from {first}. "
+            f"position_ids give a token the position {low}, but texts of this model begin at {first}. "
             "Pass an attention_mask where that token is padding, or number all of a text from 0."
         )
     return positions

@@ -101,8 +101,8 @@ def context_of(
         return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
     padding = None if forward.padding is None else forward.padding.to(device)
     positions = _query_positions(tokens, position_ids, padding, forward)
-    positions, first = _first(positions, forward, past, contiguous=forward.contiguous)
-    key_positions, real = _keys(tokens, padding, positions, forward)
+    positions, first = _as_one_row(positions, forward, past, contiguous=forward.contiguous)
+    key_positions, real = _key_positions(tokens, padding, positions, forward)
     contiguous = forward.contiguous and not gaps and (forward.keys is None or forward.keys.run is not None)
     memo_key = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
     memo = forward.memos.setdefault(memo_key, {})
@@ -152,7 +152,7 @@ def _query_positions(
     return (torch.arange(tokens.length, device=tokens.device) + tokens.past)[None]
 
 
-def _keys(
+def _key_positions(
     tokens: CallTokens, padding: Tensor | None, positions: Tensor, forward: ForwardContext
 ) -> tuple[Tensor, Tensor | None]:
     """Positions of the keys, ``[batch or 1, key]``, and which of them are real tokens; None where all are."""
@@ -175,7 +175,7 @@ def slid_out(past: int | Tensor, length: int, keys: int) -> int:
     return max(0, past + length - keys) if isinstance(past, int) else 0
 
 
-def _first(
+def _as_one_row(
     positions: Tensor, forward: ForwardContext, past: int | Tensor, *, contiguous: bool
 ) -> tuple[Tensor, int | None]:
     """Positions ``[batch or 1, query]``, as one row where all are the same, and then the first where it is known."""

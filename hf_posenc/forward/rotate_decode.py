@@ -33,7 +33,7 @@ Use = tuple[Rotation, PositionMap]
 
 
 def decode_rotation(
-    regions: tuple[Region, ...], shared: Rotation | None, stored: int | None = None
+    regions: tuple[Region, ...], shared: Rotation | None, stored: int | None
 ) -> DecodeRotation | NoRotation | None:
     """How queries and keys of these regions are rotated in one operation; None where that is not possible.
 
@@ -45,7 +45,7 @@ def decode_rotation(
     rotations = [region.rotated_by(shared) for region in regions]
     if all(rotation is None for rotation in rotations):
         return NoRotation(len(regions))
-    if any(r is None or r.learned or r.values or r.axes is not None or r.decay or r.by_head for r in rotations):
+    if any(r is None or r.learned or r.values or r.axes is not None or r.decay or r.differs_by_head for r in rotations):
         return None
     queries = [(r, region.query_at) for r, region in zip(rotations, regions, strict=True)]
     keys: dict[object, Any] = {}

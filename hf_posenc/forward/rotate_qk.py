@@ -18,6 +18,7 @@ from hf_posenc.core.regions import PositionMap, Region, at_zero, value_of
 from hf_posenc.core.rotation import Table, rotate, table
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme, implements
 
 
@@ -81,7 +82,7 @@ def rotate_regions(
         q: ``[batch, heads, query, head_dim]``.
         k: ``[batch, kv_heads, key, head_dim]``; ``v`` likewise.
     """
-    if any(region.rotation is not None and region.rotation.by_head for region in regions):
+    if any(region.rotation is not None and region.rotation.differs_by_head for region in regions):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     queries, copies = [], []
     for region in regions:
@@ -160,6 +161,9 @@ def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:
     """A scheme's rotation, worked out once a forward pass where it is not learned.
 
     Where the call gives several coordinates and the scheme knows one, pairs follow them as in the unpatched model.
+
+    Raises:
+        OptionOutOfRange: learned frequencies are no tensor ``[pairs]``.
     """
     key = (id(scheme.original), "rotation")
     if key in ctx.memo:
@@ -169,6 +173,11 @@ def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:
         rotation = replace(rotation, axes=own.axes)
     if rotation is None or not rotation.learned:
         ctx.memo[key] = rotation
+    elif isinstance(rotation.frequencies, Tensor) and rotation.frequencies.ndim != 1:
+        raise OptionOutOfRange(
+            f"The frequencies of scheme {scheme.shown_name!r} have the shape {list(rotation.frequencies.shape)}. "
+            "Return one for each pair from rotation; heads differ by Region.by_head."
+        )
     return rotation
 
 

@@ -88,19 +88,19 @@ def check_said(name: str, value: Any, starts: Tensor | None, tokens: Tensor) -> 
         )
 
 
-def check_longest(kwargs: Mapping[str, Any]) -> None:
+def check_longest(keywords: Mapping[str, Any]) -> None:
     """Refuse lengths that are shorter than a text, past which kernels would not read."""
     for borders, name in zip(BORDERS, LONGEST, strict=True):
-        if kwargs.get(borders) is None or kwargs.get(name) is None:
+        if keywords.get(borders) is None or keywords.get(name) is None:
             continue
-        longest = int(kwargs[borders].diff().max())
-        if int(kwargs[name]) < longest:
+        longest = int(keywords[borders].diff().max())
+        if int(keywords[name]) < longest:
             raise InvalidInput(
-                f"{name} is {int(kwargs[name])}, and a text has {longest} tokens. Pass {name}={longest}."
+                f"{name} is {int(keywords[name])}, and a text has {longest} tokens. Pass {name}={longest}."
             )
 
 
-def separated(mask: Any, texts: Tensor, ctx: PositionContext, backend: str, call: dict[str, Any], batch: int) -> Any:
+def separated(mask: Any, texts: Tensor, ctx: PositionContext, backend: str, host: dict[str, Any], batch: int) -> Any:
     """A mask under which no text of a row sees another's tokens, made once for all layers with the same.
 
     Args:
@@ -109,14 +109,14 @@ def separated(mask: Any, texts: Tensor, ctx: PositionContext, backend: str, call
         texts: number of the text of every token, ``[batch or 1, token]``.
         ctx: of the call.
         backend: name of the attention implementation.
-        call: keywords of the layer, by which packages keep texts apart.
+        host: the layer's other keywords, by which packages keep texts apart.
         batch: number of rows.
 
     Raises:
         BackendCannotCarry: the backend takes no such mask, and does not keep the texts apart itself.
     """
     if "flash" in backend and batch == 1:
-        apart = call.get("position_ids") is not None or all(call.get(name) is not None for name in (*BORDERS, *LONGEST))
+        apart = host.get("position_ids") is not None or all(host.get(name) is not None for name in (*BORDERS, *LONGEST))
     else:
         apart = isinstance(mask, BlockMask) and not bool(
             (sees_previous(mask, batch, texts.shape[1])[:, 1:] & (texts.diff(dim=-1) != 0)).any()

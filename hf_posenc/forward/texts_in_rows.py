@@ -65,7 +65,7 @@ def divided(call: ForwardCall) -> ForwardCall:
         starts = ~sees_previous(mask, call.tokens.shape[0], call.length)
         if call.position_ids is None and several(starts):
             raise MaskMismatch(
-                "The BlockMask keeps texts of a row apart, whose tokens would be numbered as those of one. "
+                "The BlockMask separates texts within a row, but their tokens would be numbered as one text. "
                 "Pass position_ids that begin again at every text."
             )
     if said and not is_traced():
@@ -102,9 +102,7 @@ def _by_positions(call: ForwardCall) -> Tensor | None:
             "[batch, 1, tokens, tokens] that keeps the texts apart; or, for one text, a mask of ones."
         )
     if begins_again and cached:
-        raise MaskMismatch(
-            f"position_ids begin again within a row, as of several texts, which a KV cache would mix. {UNCACHED}"
-        )
+        raise MaskMismatch(f"position_ids restart within a row: a KV cache would mix its texts. {UNCACHED}")
     if not causal or (cached is not False and not begins_again) or not bool(borders.any()):
         return None
     return _numbered(borders)
@@ -122,7 +120,7 @@ def _by_mask(call: ForwardCall, mask: Tensor, *, counts: bool) -> tuple[ForwardC
         packed = several(starts, past)
         if packed and counts and cached:
             raise MaskMismatch(
-                "The attention mask keeps texts of a row apart, whose tokens a KV cache would number as those of one. "
+                "The attention mask separates texts within a row, but a KV cache would number them as one text. "
                 "Pass position_ids that begin again at every text, or use_cache=False and no cache."
             )
         if packed:
@@ -148,8 +146,8 @@ def _uncached(call: ForwardCall, *, keep: bool = False) -> ForwardCall:
     """
     if mixes(call.base):
         raise MaskMismatch(
-            "Several texts are packed into a row, and layers of this model that are no attention hand on what they "
-            "have read of one text to the next. Pass one text a row; or, for one text, an attention_mask of ones."
+            "Several texts are packed into a row, and layers of this model other than attention would mix "
+            "them. Pass one text a row; or, for one text, an attention_mask of ones."
         )
     return call if keep or _caches(call) is not None else replace(call, use_cache=False)
 

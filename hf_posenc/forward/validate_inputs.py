@@ -35,7 +35,7 @@ def values_known(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.numel() > 0 and not is_traced()
 
 
-def tokens_of_call(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bool = False) -> Tensor:
+def tokens_of_call(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bool) -> Tensor:
     """Token ids ``[batch, query]`` or embeddings ``[batch, query, width]`` of a call, whichever it has.
 
     Raises:
@@ -93,10 +93,10 @@ def check_position_ids(positions: Any, tokens: Tensor) -> None:
     if positions.ndim not in (2, 3) or positions.shape[-1] != length or not is_either(positions.shape[-2], 1, batch):
         raise InvalidInput(
             f"position_ids have the shape {tuple(positions.shape)}, and there are {batch} rows of {length} tokens. "
-            "Pass one a token, [batch or 1, tokens]."
+            "Pass one for each token, [batch or 1, tokens]."
         )
     if positions.dtype is torch.bool:
-        raise InvalidInput("position_ids are truth values. Pass whole numbers, or this as attention_mask.")
+        raise InvalidInput("position_ids are booleans. Pass whole numbers, or this as attention_mask.")
     if positions.is_complex():
         raise InvalidInput(f"position_ids are {named(positions.dtype)} values. Pass whole numbers.")
     if positions.ndim == 3:  # coordinates may be anything else
@@ -128,7 +128,7 @@ def positions_in_range(positions: Tensor, padding: Tensor | None) -> Tensor:
     if low < 0:
         raise InvalidInput(f"Position {low} is before the start of the text. Count from 0.")
     if high > MAX_LENGTH:
-        raise InvalidInput(f"Position {high} is beyond {MAX_LENGTH}, where angles lose their digits. Count from 0.")
+        raise InvalidInput(f"Position {high} is beyond {MAX_LENGTH}, where angles lose precision. Count from 0.")
     return positions
 
 
@@ -167,7 +167,8 @@ _NAMES: dict[type, frozenset[str]] = {}
 def named_keywords(cls: type) -> frozenset[str]:
     """What the forward pass of a base model names, or of a class that it replaces."""
     if cls not in _NAMES:
-        forwards = [vars(base)["forward"] for base in cls.__mro__ if "forward" in vars(base) and base is not nn.Module]
+        # Not by `vars`: the first call may be one that torch.compile traces, which cannot read a class's dictionary.
+        forwards = [base.forward for base in cls.__mro__ if hasattr(base, "forward") and base is not nn.Module]
         _NAMES[cls] = frozenset(name for forward in forwards for name in inspect.signature(forward).parameters)
     return _NAMES[cls]
 
@@ -223,6 +224,6 @@ def refuse_keyword(name: str, value: Any, scheme: Scheme) -> None:
         UnknownKeyword: always.
     """
     raise UnknownKeyword(
-        f"Attention is called with {name}={shown(value)}, which scheme {scheme.shown_name!r} does not take into "
-        "account, nor any other. Leave it out; what it sets may be an option of the model's configuration."
+        f"Attention is called with {name}={shown(value)}, which scheme {scheme.shown_name!r} ignores, like "
+        "every other scheme. Leave it out; what it sets may be an option of the model's configuration."
     )

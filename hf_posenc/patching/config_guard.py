@@ -48,7 +48,7 @@ CODE_MAP, MODELING = "auto_map", "modeling_hf_posenc"
 """Key of config.json for classes that a checkpoint brings, and the module that this package writes them into."""
 
 
-def guard(content: Mapping[str, Any], depth: str = LAYERS_KEY) -> dict[str, Any]:
+def guard(content: Mapping[str, Any], depth: str) -> dict[str, Any]:
     """Add the config guard to the content of a ``config.json``; unchanged where it carries no scheme."""
     if content.get(SCHEME_KEY) is None or GUARD_KEY in content:
         return dict(content)

@@ -18,7 +18,7 @@ from torch import nn
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import CannotCombine
-from hf_posenc.forward.forward_hook import MOVE
+from hf_posenc.forward.forward_hook import moves_positions
 from hf_posenc.patches.validate_adapter import checked_trained_length, geometry_of
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme, implements
@@ -37,7 +37,8 @@ def layout_of(
 ) -> Layout:
     """The scheme of every layer: by default, one that extends the context leaves layers alone that need no extension.
 
-    Where no layer needs one, those that rotate queries and keys have it.
+    Where no layer needs one, those that rotate queries and keys have it. Parts that extend nothing and leave the
+    model's positions in place, as trained sinks do, are in all layers.
 
     Raises:
         UnknownScheme, UnknownOption, OptionOutOfRange, CannotCombine: see `hf_posenc.schemes.spec.layout`.
@@ -49,10 +50,12 @@ def layout_of(
     local = [layer for layer in every if geometry.is_local(layer)]
     if len(local) == geometry.layers:
         local = [layer for layer in every if geometry.is_unrotated(layer)]
-    extends = all(cls.record.zero_shot for cls, _ in chosen.default.parts)
+    others = [(cls, own) for cls, own in chosen.default.parts if not cls.record.zero_shot]
+    extends = len(others) < len(chosen.default.parts) and not any(cls.replaces_host for cls, _ in others)
     if layers is not None or not chosen.uniform or not extends or not local:
         return chosen
-    return replace(chosen, layers={str(layer): plan("host") for layer in local})
+    kept = Plan((*plan("host").parts, *others))
+    return replace(chosen, layers={str(layer): kept for layer in local})
 
 
 def build_layer_schemes(
@@ -69,8 +72,8 @@ def build_layer_schemes(
     if chosen.uniform:
         first = build(chosen.default, geometry, adapter_name, partial(own_positions, layer=0))
         alike = all(geometry.of_layer(layer) is geometry for layer in range(count))
-        by_head = any(implements(first, hook) for hook in ("rotation", "row_rotation", "bias"))  # differs with them
-        if first.shared and (alike or not by_head):
+        reads_shapes = any(implements(first, hook) for hook in ("rotation", "row_rotation", "bias"))
+        if first.shared and (alike or not reads_shapes):
             return [first] * count
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
@@ -96,20 +99,17 @@ def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: boo
     token = torch.zeros(1, 1, dtype=torch.long)
     if mixed or (not uniform and any(scheme.embed(token) is not None for scheme in schemes)):
         raise CannotCombine(
-            "Layers cannot disagree on what is added to the embeddings, which happens once, before all of them. "
+            "All layers share the code that is added to the embeddings, once, before the first layer. "
             "Use schemes of one kind."
         )
 
 
 def _check_positions(schemes: list[Scheme]) -> None:
-    moving = {
-        tuple(part.shown_name for part in scheme.schemes if any(implements(part, hook) for hook in MOVE))
-        for scheme in schemes
-    }
+    moving = {tuple(part.shown_name for part in scheme.schemes if moves_positions(part)) for scheme in schemes}
     if len(moving) > 1:
         name = next(name for names in sorted(moving) for name in names)
         raise CannotCombine(
-            f"Layers cannot disagree on where tokens stand, which {name!r} decides once, before all of them. "
+            f"All layers share the positions of tokens, which {name!r} decides once, before the first layer. "
             "Give it to all layers, also to those that keep their own positions by default, or to none."
         )
 

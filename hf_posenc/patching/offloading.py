@@ -105,7 +105,7 @@ def forget_child(owner: nn.Module, name: str, offloads: Offloads) -> None:
         around.hook.weights_map = before
 
 
-def is_foreign(module: nn.Module) -> bool:
+def has_foreign_forward(module: nn.Module) -> bool:
     """Whether a module has a forward on the instance that is neither its class's own nor accelerate's around that."""
     forward = module.__dict__.get("forward")
     if isinstance(forward, partial) and getattr(forward.func, "__module__", "") == "accelerate.hooks":

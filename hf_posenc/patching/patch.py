@@ -1,4 +1,4 @@
-"""Patch and unpatch a live model: from the model and a scheme's name to a proven patch, and back.
+"""Patch and unpatch a loaded model: from the model and a scheme's name to a proven patch, and back.
 
 model       find the base model and its adapter, refuse what cannot be patched
 lengths     trained, target, factor: any two give the third
@@ -53,7 +53,7 @@ def patch_model(
     layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None = None,
     **options: Any,
 ) -> M:
-    """Replace the positional machinery of a live model.
+    """Replace the positional encoding of a loaded model.
 
     Args:
         model: a model of transformers with any head, or a PEFT model around one; see `hf-posenc list --models`. An

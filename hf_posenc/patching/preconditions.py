@@ -26,7 +26,7 @@ from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTab
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
-from hf_posenc.patching.offloading import is_foreign
+from hf_posenc.patching.offloading import has_foreign_forward
 from hf_posenc.patching.state import STASH, Patch, adapted_modules, describe
 from hf_posenc.patching.swap import out_of_use
 from hf_posenc.patching.weights import check_finite
@@ -117,7 +117,7 @@ def check_foreign_forward(patch: Patch) -> None:
     """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called."""
     swapped = (module for module, _ in patch.adapter.swaps(patch.base, patch.schemes[0]))
     for module in (*patch.adapter.attentions(patch.base), *swapped):
-        if is_foreign(module):
+        if has_foreign_forward(module):
             raise ForeignPatch(
                 f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
                 "the patch. Undo the other patch first, or reload the model."
@@ -170,6 +170,6 @@ def check_reducer(patch: Patch) -> None:
     changes = adds or any(weight.requires_grad for weight in out_of_use(patch))
     if changes and any(isinstance(module, DistributedDataParallel) for module in patch.model.modules()):
         raise UnsupportedModel(
-            "This model is in DistributedDataParallel, which would not learn of parameters that the scheme adds or "
+            "This model is in DistributedDataParallel, which would miss parameters that the scheme adds or "
             "freezes. Patch the model first, and wrap it afterwards."
         )

@@ -187,7 +187,7 @@ class EffectProbe:
         replaces = scheme.replaces_host and not scheme.keeps_table and not isinstance(self.adapter, GeneralAdapter)
         if replaces and self.depends_on_positions(layer, here):
             raise NoEffect(
-                f"Scheme {name!r} replaces the model's own positions, and {where} still knows them. In the adapter, "
+                f"Scheme {name!r} replaces the model's own positions, and {where} still uses them. In the adapter, "
                 "have `swaps` yield what brings them (the rotary module, the position table), and hand q and k to "
                 "`attend` before any rotation."
             )
@@ -241,6 +241,4 @@ class EffectProbe:
 def refuse_not_finite(found: Tensor, scheme: Scheme) -> None:
     """Raises `NoEffect` where a number is not finite."""
     if not found.isfinite().all():
-        raise NoEffect(
-            f"The probe of scheme {scheme.shown_name!r} gave numbers that are not finite. Check the weights."
-        )
+        raise NoEffect(f"The probe of scheme {scheme.shown_name!r} gave infinite or NaN values. Check the weights.")

@@ -104,7 +104,7 @@ def rotate_channels(
     wide = torch.float32 if x.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
     frequencies = torch.as_tensor(rotation.frequencies, dtype=wide, device=x.device)
     at = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
-    heads = torch.tensor(rotation.by_head or [1.0], dtype=wide, device=x.device)
+    heads = torch.as_tensor(rotation.by_head if rotation.differs_by_head else [1.0], dtype=wide, device=x.device)
     angle = heads[:, None, None] * (at.to(wide) * frequencies)[:, None]
     decay = torch.tensor(rotation.decay or [0.0], dtype=wide, device=x.device)
     size = rotation.amplitude * (decay * decay_steps(ctx.query_positions)[..., None]).exp()[:, None]

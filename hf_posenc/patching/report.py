@@ -91,6 +91,7 @@ class PatchReport:
     def __str__(self) -> str:
         lines = [
             f"{self.model} patched with {self.described or self.scheme}",
+            f"  formula     hf-posenc info {self.scheme}",
             f"  lengths     trained {self.trained_length}, target {self.target_length}, factor {self.factor:g}",
             f"  touched     {', '.join(f'{n} × {name}' for name, n in self.touched.items())}",
             f"  parameters  {self.parameters_added:,} added, {self.parameters_frozen:,} frozen",
@@ -114,4 +115,4 @@ def _describe_proof(proof: Proof) -> str:
     if proof.verdict == "identity":
         return "identity: the scheme equals the model's own positions at these lengths"
     kept = f"; positions below {proof.unchanged_below} unchanged" if proof.unchanged_below else ""
-    return f"moved: one layer's outputs changed by {proof.change:.2g} of their largest{kept}"
+    return f"moved: one layer's outputs changed by {proof.change:.2g} of the largest output{kept}"

@@ -46,7 +46,7 @@ class SchemeConfig:
             CheckpointMismatch: it is of another format, has unknown or missing keys, or names a scheme, an option or a
                 length that does not exist.
         """
-        check_fields(value, where)
+        check_format(value, where)
         try:
             layers = value["layers"]
             if not isinstance(layers, Mapping):
@@ -66,7 +66,7 @@ class SchemeConfig:
 
     @classmethod
     def of_model(cls, model: nn.Module) -> SchemeConfig | None:
-        """The scheme config of a live model; None where it is not patched, or has no scheme as a whole."""
+        """The scheme config of a loaded model; None where it is not patched, or has no scheme as a whole."""
         if not is_patched(model):
             return None
         entry = vars(scheme_holder(model).config).get(SCHEME_KEY)
@@ -137,7 +137,7 @@ FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host
 LENGTHS = ("trained_length", "target_length", "host_length")
 
 
-def check_fields(value: Any, where: str) -> None:
+def check_format(value: Any, where: str) -> None:
     """Refuse JSON that is no scheme config of the format this version reads."""
     if not isinstance(value, Mapping):
         raise unreadable(where, f"it is no object but {shown(value)}")
@@ -189,8 +189,8 @@ def warn_of_changed_code(stored: Any, layout: Layout) -> None:
         return
     names = ", ".join(sorted({cls.record.name for cls in classes_of(layout) if digest_of_own([cls])}))  # type: ignore[attr-defined]
     warnings.warn(
-        f"The code of {names}, or a default of an option, is not what this checkpoint was saved with: the model may "
-        "compute something else. Put that code back, or save the model again.",
+        f"The code of {names}, or a default of an option, differs from when this checkpoint was saved: the model "
+        "may compute something else. Put that code back, or save the model again.",
         SchemeCodeChanged,
         stacklevel=2,
     )

@@ -47,10 +47,9 @@ def set_factor(model: M, factor: float) -> M:
     cache that was filled before is refused at its next use. Forward passes of other threads finish under the old
     factor, and new ones wait.
 
-    Outputs are those of `patch_model` with this factor, bit for bit. Where factor 1 makes the scheme an identity, they
-    are those of the unpatched model: bit for bit where positions are a table, and up to rounding (in float32 some 1e-5
-    of the largest logit) where they rotate queries and keys, since angles are computed in float64 here and in float32
-    there. `unpatch_model` restores the latter, too.
+    Outputs equal those of `patch_model` with this factor, bit for bit. If the scheme changes nothing at factor 1, they
+    equal those of the unpatched model: bit for bit with a position table, up to rounding with a rotation (in float32
+    about 1e-5 of the largest logit), because angles are computed in float64 here. `unpatch_model` restores all bits.
 
     Args:
         model: a patched model, or a PEFT model around one; of an encoder–decoder both stacks are changed.
@@ -61,9 +60,9 @@ def set_factor(model: M, factor: float) -> M:
 
     Raises:
         NotPatched: the model carries no scheme.
-        LengthContradiction: the factor is no number from 1 on, or the target no length.
-        OptionOutOfRange: the scheme cannot take it, or has parameters of another shape then.
-        HostConfigInvalid: the configuration was changed since the patch in what decides positions.
+        LengthContradiction: the factor is no number of at least 1, or the target length is too large.
+        OptionOutOfRange: the scheme does not take this factor, or needs parameters of another shape.
+        HostConfigInvalid: settings of positions in the configuration were changed after the patch.
         ModelInUse: this thread is inside a forward pass of the model.
         NoEffect: the effect probe failed; the model is then as it was, as after every other error.
     """

@@ -1,4 +1,4 @@
-"""The patch of a live model: its record, its report, its scheme."""
+"""The patch of a loaded model: its record, its report, its scheme."""
 
 from __future__ import annotations
 
@@ -110,14 +110,23 @@ def describe(model: nn.Module) -> PatchReport:
     return patch_of(base_model_of(model)[0]).report
 
 
+def check_live(model: Any) -> None:
+    """Refuse what is no model in memory, such as its name.
+
+    Raises:
+        UnsupportedModel: it is none.
+    """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"A loaded model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+
+
 def is_patched(model: nn.Module) -> bool:
     """Whether the model carries a scheme.
 
     Raises:
         UnsupportedModel: it is no model at all.
     """
-    if not isinstance(model, nn.Module):
-        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    check_live(model)
     return any(STASH in m.__dict__ for m in model.modules())
 
 
@@ -139,8 +148,7 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
     Raises:
         UnsupportedModel: no adapter fits.
     """
-    if not isinstance(model, nn.Module):
-        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    check_live(model)
     if stacks := stacks_of(model):
         classes = " and a ".join(type(stack).__name__ for stack in stacks.values())
         raise UnsupportedModel(

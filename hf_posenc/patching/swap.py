@@ -71,14 +71,14 @@ def add_schemes(patch: Patch, attentions: Sequence[nn.Module]) -> None:
         device = computing_device(attention, offloads, around=base)
         if device.type != "meta":
             scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
-        set_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
+        set_scheme(owner, scheme.to(device, dtype).train(base.training))
         offload_beside(owner, "posenc", attention, offloads)
 
 
-def set_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
-    """Add a child module, or remove it. A new dictionary: another thread may iterate over the old one."""
-    others = {key: module for key, module in owner._modules.items() if key != name}
-    owner.__dict__["_modules"] = others if child is None else {**others, name: child}
+def set_scheme(owner: nn.Module, scheme: nn.Module | None) -> None:
+    """Add the child ``posenc``, or remove it. A new dictionary: another thread may iterate over the old one."""
+    others = {name: module for name, module in owner._modules.items() if name != "posenc"}
+    owner.__dict__["_modules"] = others if scheme is None else {**others, "posenc": scheme}
 
 
 def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
@@ -140,7 +140,7 @@ def undo(patch: Patch) -> None:
         forget_attributes(module)
     for owner in owners:
         forget_child(owner, "posenc", offloads)
-        set_child(owner, "posenc", None)
+        set_scheme(owner, None)
     restore_dtype(patch.in_float32)
     for module, name in patch.frozen:
         getattr(module, name).requires_grad_(True)
@@ -178,7 +178,7 @@ def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
     if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in stack):
         raise ModelInUse(
             f"This thread is inside a forward pass of the {type(model).__name__} that it wants to patch or unpatch. "
-            "Do that after the call has returned, and not from a hook of the model."
+            "Do that after the call has returned, not in a hook of the model."
         )
     with _LOCK:
         locks = [_LOCKS.setdefault(base, threading.RLock()) for base in bases]
@@ -195,7 +195,7 @@ def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
     for base in bases:
         if vars(base)[ENTRY] != entry:
             raise CannotCombine(
-                f"The stacks of this {type(outer).__name__} have different lengths or layers, so that one scheme means "
+                f"The stacks of this {type(outer).__name__} have different lengths or layers, so one scheme means "
                 f"different things to them: {entry} and {vars(base)[ENTRY]}. Patch them one by one, "
                 "model.get_encoder() and model.get_decoder()."
             )

@@ -55,7 +55,7 @@ def warn_of_short(limit: Any, name: str, report: PatchReport) -> None:
     if report.factor > 1 and isinstance(limit, int) and 0 < limit < report.trained_length:
         warnings.warn(
             f"{name} is {limit:,}, below the trained length of {report.trained_length:,} tokens, so it was kept, and "
-            f"texts are cut there. Set it to {report.target_length:,} if the model is to read so far.",
+            f"texts are cut there. Set it to {report.target_length:,} to read longer texts.",
             LimitKept,
             stacklevel=4,
         )

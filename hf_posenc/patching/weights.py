@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from hf_posenc.core.memory import main_memory
-from hf_posenc.errors import InvalidInput, NoMemory, WeightsNotFinite, shown
+from hf_posenc.errors import InvalidInput, WeightsNotFinite
 
 MAX_UNKNOWN_SHARE = 0.5  # of the tokens of a text
 
@@ -29,7 +28,7 @@ def check_finite(model: nn.Module) -> None:
             continue
         if not (math.isfinite(low) and math.isfinite(high)):
             raise WeightsNotFinite(
-                f"The weight {name!r} holds values that are not finite numbers, so that this model computes nothing. "
+                f"The weight {name!r} holds infinite or NaN values, so all outputs of this model are undefined. "
                 "Load or train it again."
             )
 
@@ -56,17 +55,4 @@ def check_unknown_share(tokenizer: Any, unknown: int, tokens: int) -> None:
         raise InvalidInput(
             f"The tokenizer reads {share:.0%} of the text as {tokenizer.unk_token!r}, its unknown token. "
             "Use the model's own tokenizer, or a text in the language it was made for."
-        )
-
-
-BYTES_PER_NUMBER = 4  # bytes, in float32
-
-
-def check_rank_memory(rank: int, numbers: int, copies: int = 1) -> None:
-    """Refuse low-rank matrices, or virtual tokens, that take more than all memory, before any is allocated."""
-    needed, available = copies * BYTES_PER_NUMBER * rank * numbers, main_memory()
-    if needed > available:
-        raise NoMemory(
-            f"Matrices of rank {shown(rank)}, or so many virtual tokens, take {needed / 2**30:,.1f} GiB of memory, and "
-            f"there are {available / 2**30:,.1f} GiB. Choose a smaller rank."
         )

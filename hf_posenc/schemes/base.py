@@ -29,11 +29,12 @@ class Scheme(KeepsAnswers):
 
     Class attributes:
         record: set by `hf_posenc.register_scheme`.
-        formula: the formulas of the module's docstring in LaTeX, for its page, and for ``hf-posenc info`` of a scheme
-            of one's own; a blank line separates what stands in separate blocks there. Not inherited.
+        formula: LaTeX of the formulas in the module's docstring, for its page. ``hf-posenc info`` shows it where the
+            docstring has no formula. A blank line separates blocks. Not inherited.
         replaces_host: whether the model's own positions (RoPE, the learned table) are switched off. Score biases, input
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_causal: defined only for decoders.
+        later_keys: whether a decoder's scores are defined for keys after the query, which a caller's own mask may show.
         needs_rotation: defined only where queries and keys are rotated, by the model or by another scheme.
         needs_relative: defined only where scores depend on distance, by a rotation or a bias.
         needs_function: defined only where no position table is read, as its positions may be fractional.
@@ -54,6 +55,7 @@ class Scheme(KeepsAnswers):
     replaces_host: bool = True
     needs_rotation: ClassVar[bool] = False
     needs_causal: ClassVar[bool] = False
+    later_keys: ClassVar[bool] = True
     chooses_keys: ClassVar[bool] = False
     needs_relative: ClassVar[bool] = False
     needs_function: ClassVar[bool] = False
@@ -105,7 +107,7 @@ class Scheme(KeepsAnswers):
         return None
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Disjoint sets of query-key pairs, each with positions of its own; by default one set, positions unchanged."""
+        """Disjoint sets of queries and keys, each with its own positions; by default one set, positions unchanged."""
         return ONE_REGION
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,19 +134,19 @@ class Scheme(KeepsAnswers):
         return None
 
     def row_scale(self, ctx: PositionContext) -> Tensor | None:
-        """Factor of the logits of each query, biases included, ``[batch or 1, heads or 1, query]``."""
+        """Factor of each query's scores, biases included, ``[batch or 1, heads or 1, query]``."""
         return None
 
     def logit_scale(self) -> float:
-        """Factor of every logit."""
+        """Factor of every score."""
         return 1.0
 
     def sink(self) -> Tensor | None:
-        """Logit of one more key that has no value, ``[heads]``."""
+        """Score of one more key that has no value, ``[heads]``."""
         return None
 
     def visible(self) -> Band:
-        """The band of distances that are visible at all."""
+        """The band of distances that are visible."""
         return EVERYTHING
 
     def native(self) -> dict[str, Any] | None:
@@ -156,7 +158,7 @@ class Scheme(KeepsAnswers):
         return None
 
     def native_window(self) -> int | None:
-        """Keys that a query sees, as transformers' ``sliding_window``; None of schemes that are no window alone."""
+        """Keys that a query sees, as transformers' ``sliding_window``; None for all but a plain window."""
         return None
 
     @property

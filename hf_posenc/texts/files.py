@@ -120,8 +120,8 @@ def check_size(name: str, size: int, takes: int) -> None:
     wanted, room = size * takes, main_memory() // 2
     if wanted > room:
         raise UnreadableDocuments(
-            f"The document {shown(name)} has {size / 2**20:,.0f} MiB, which take some {wanted / 2**30:,.1f} GiB of "
-            f"memory, and there is room for {room / 2**30:,.1f}. "
+            f"The document {shown(name)} has {size / 2**20:,.0f} MiB, which need about {wanted / 2**30:,.1f} GiB of "
+            f"memory, but there is room for {room / 2**30:,.1f}. "
             "Split it into documents (document_separator), or pass a part of it."
         )
 

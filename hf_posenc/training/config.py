@@ -35,7 +35,7 @@ class Training:
     """Settings of `hf_posenc.training.finetune`.
 
     Attributes:
-        length: tokens a row, at most the model's target length.
+        length: tokens per row, at most the model's target length.
         steps: optimiser steps; None where ``epochs`` are given.
         method: what is trained; see `hf_posenc.training.methods`.
         batch: rows that one process reads at a time.

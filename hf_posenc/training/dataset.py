@@ -179,7 +179,7 @@ class StreamedRows(IterableDataset):
         source: of the documents.
         tokenizer: of the model.
         base: the model, whose vocabulary the tokens must be of.
-        length: tokens a row.
+        length: tokens per row.
         separate: whether documents in a row are kept apart.
     """
 

@@ -127,7 +127,7 @@ class HeldOut:
             ) from error
         if digest_of(end.tokens) != self.digest:
             raise CheckpointMismatch(
-                f"The run held out {self}, and these tokens are others now: their digest is "
+                f"The held-out text of the run, {self}, has changed: the digest of its tokens is "
                 f"{shown(digest_of(end.tokens))} and was {shown(self.digest)}. Restore that text, or name another to "
                 "measure on (--text)."
             )
@@ -142,8 +142,8 @@ class HeldOut:
         gone = [text for text in self.texts if not text.startswith(PREFIX) and not os.path.exists(text)]
         if gone:
             raise CheckpointMismatch(
-                f"The run held out {self}, and {', '.join(gone)} does not exist, neither there nor in the folder of "
-                "the run nor beside it. Put the text there, or name one to measure on (--text)."
+                f"The held-out text of the run, {self}, is missing: {', '.join(gone)} is neither there, nor in the "
+                "folder of the run, nor beside it. Put the text there, or name one to measure on (--text)."
             )
 
     def end_of(self, corpus: Corpus) -> Corpus:

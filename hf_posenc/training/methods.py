@@ -21,8 +21,8 @@ from torch import nn
 from transformers import Conv1D
 
 from hf_posenc.checkpoints.load import is_quantised
-from hf_posenc.errors import TrainingImpossible, nearest, shown
-from hf_posenc.patching.weights import check_rank_memory
+from hf_posenc.core.memory import main_memory
+from hf_posenc.errors import NoMemory, TrainingImpossible, nearest, shown
 from hf_posenc.training.config import OF_LORA, Training
 from hf_posenc.training.trained_layers import base_modules, fully_trained_modules, linear_layers
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig
     from torch.optim import Optimizer
 
-TRAINED_COPIES = 4
-"""Of every number that AdamW trains: itself, its gradient, and two moments."""
+BYTES_TRAINED = 4 * 4
+"""Of every number that AdamW trains: itself, its gradient, and two moments, in float32."""
 Configure = Callable[..., "PeftConfig"]
 
 
@@ -148,8 +148,18 @@ def method_of(name: str, model: nn.Module, *, rank: int = 1) -> Method:
     if method.configure is not None:
         linear = (m.weight for _, m in base_modules(model) if isinstance(m, (nn.Linear, Conv1D)))
         numbers = sum(sum(weight.shape) for weight in linear)  # LoRA has a vector for each side of each
-        check_rank_memory(rank, numbers, copies=TRAINED_COPIES)
+        check_rank_memory(rank, rank * numbers * BYTES_TRAINED)
     return method
+
+
+def check_rank_memory(rank: int, needed: int) -> None:
+    """Refuse low-rank matrices, or virtual tokens, that take more than all memory, before any is allocated."""
+    available = main_memory()
+    if needed > available:
+        raise NoMemory(
+            f"Matrices of rank {shown(rank)}, or so many virtual tokens, take {needed / 2**30:,.1f} GiB of memory, and "
+            f"there are {available / 2**30:,.1f} GiB. Choose a smaller rank."
+        )
 
 
 def peft_config_of(method: Method, model: nn.Module, training: Training) -> PeftConfig | None:

@@ -96,7 +96,9 @@ def find_learning_rate(
         TrainingImpossible: the rates do not rise, or several processes would share the rows.
     """
     if not (0 < lowest < highest and steps >= 2):
-        raise TrainingImpossible(f"{steps} rates from {lowest:g} to {highest:g} were asked for. Choose some that rise.")
+        raise TrainingImpossible(
+            f"{steps} rates from {lowest:g} to {highest:g} were asked for. Choose an increasing range."
+        )
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
         raise TrainingImpossible(
             "The learning-rate range test runs in one process. Start it without accelerate launch."

@@ -78,8 +78,8 @@ def training_rows(
     shared = len(texts.named() & held_out.named()) if isinstance(held_out, TextSource) else 0
     if shared:
         warnings.warn(
-            f"Training files or datasets that are held out as well: {shared}. The held-out loss is of trained text. "
-            "Take them out of one of the two.",
+            f"Training files or datasets that are held out as well: {shared}. The held-out loss is measured on trained "
+            "text. Remove them from one of the two.",
             HeldOutOverlap,
             stacklevel=4,  # where `finetune` was called
         )

@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Bias, BlockBias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.attention import PatchedAttention, RotatedCall
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput
-from hf_posenc.forward.mix import RotatedCall
 from hf_posenc.patching.offloading import change_class
 from hf_posenc.patching.state import is_patched
 from hf_posenc.training.config import Training
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 Mix = Callable[[RotatedCall, dict[str, Any]], AttentionOutput]
 
-GROUP_LENGTH = "posenc_group_length"  # of an attention module in the block: tokens a group
+GROUP_LENGTH = "posenc_group_length"  # of an attention module in the block: tokens per group
 _CLASSES: dict[type, type] = {}
 
 
@@ -59,7 +58,7 @@ def shifted_groups(model: nn.Module, group_length: int | None) -> Iterator[None]
 
     Args:
         model: patched.
-        group_length: tokens a group, an even number that divides the length of rows; None for none.
+        group_length: tokens per group, an even number that divides the length of rows; None for none.
     """
     found = [] if group_length is None else [one for one in model.modules() if isinstance(one, PatchedAttention)]
     classes = [(layer, type(layer)) for layer in found]

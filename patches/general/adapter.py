@@ -76,12 +76,11 @@ class GeneralAdapter(Adapter):
             if hasattr(config, "max_source_positions"):  # frames of sound; encoders of text have none
                 raise UnsupportedModel(
                     f"This {type(self.base).__name__} belongs to a model with an audio encoder, whose configuration "
-                    "says how long recordings and transcripts are (max_source_positions, max_target_positions), and "
-                    f"not texts. {REMEDY}"
+                    "limits recordings and transcripts (max_source_positions, max_target_positions), not "
+                    f"texts. {REMEDY}"
                 )
             raise UnsupportedModel(
-                f"{type(config).__name__} has no max_position_embeddings, so that nothing says how long its texts are. "
-                f"{REMEDY}"
+                f"{type(config).__name__} has no max_position_embeddings, so its trained length is unknown. {REMEDY}"
             )
         return min([super().trained_length(config), *self._table_lengths()])
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, Cache
 from transformers.models.bert.modeling_bert import eager_attention_forward
 
-from hf_posenc.forward.attention import AttentionOutput
 from hf_posenc.forward.current_forward import OWNER, current_forward
+from hf_posenc.forward.engine_backend import AttentionOutput
 from hf_posenc.forward.host_calls import CACHE_NAMES, forward_parameters
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.patches.general.classes import own_class

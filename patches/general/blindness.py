@@ -39,8 +39,8 @@ def check_blindness(model: Any, seen: Observation) -> None:
     limit = LIMIT * max(1, len(seen.attentions))
     if change > limit:
         raise UnsupportedModel(
-            f"The rotation of this {type(model).__name__} was measured, but applied to its queries and keys it gives "
-            f"other outputs than the model's own, by {change:.1e} of their spread. {REMEDY}"
+            f"The rotation of this {type(model).__name__} was measured, but does not reproduce the model's outputs: "
+            f"they differ by {change:.1e} of their spread. {REMEDY}"
         )
     if seen.mixes_otherwise:
         return
@@ -55,8 +55,8 @@ def check_blindness(model: Any, seen: Observation) -> None:
     change = deviation(permuted, straight[:, order])
     if change > limit:
         raise UnsupportedModel(
-            f"With its rotations and position tables off, this {type(model).__name__} still knows the order of its "
-            f"tokens: permuting them changes its outputs by {change:.1e} of their spread. {REMEDY}"
+            f"With its rotations and position tables off, this {type(model).__name__} still depends on the order "
+            f"of its tokens: permuting them changes its outputs by {change:.1e} of their spread. {REMEDY}"
         )
 
 
@@ -103,16 +103,16 @@ def check_inline(model: Any, seen: Observation) -> None:
             change = deviation(intercepted, run(Observer(positions)))
         if change > ROUNDING:
             raise UnsupportedModel(
-                f"Attention of this {type(model).__name__} is computed inline, and not as softmax attention over all "
-                f"keys: computed so, {what} gives other outputs, by {change:.1e} of their spread. {REMEDY}"
+                f"Attention of this {type(model).__name__} is computed inline, and is not softmax attention over all "
+                f"keys: computed that way, {what} differs by {change:.1e} of their spread. {REMEDY}"
             )
 
     with untouched(model):
         change = deviation(padded(Observer(positions), fill=1), padded(Observer(positions)))
     if change > ROUNDING:
         raise UnsupportedModel(
-            f"Tokens of this {type(model).__name__} read the padding beside them otherwise than by attention, which no "
-            f"mask hides: other padding changes its outputs by {change:.1e} of their spread. {REMEDY}"
+            f"Padding reaches other tokens of this {type(model).__name__} outside attention, where no mask hides "
+            f"it: other padding changes its outputs by {change:.1e} of their spread. {REMEDY}"
         )
 
 

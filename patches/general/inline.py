@@ -108,7 +108,7 @@ def run_inline(
 def refuse_other_keys(name: str, keys: int, tokens: int) -> None:
     """Refuse keys that belong to no token, such as the prompts of MVP: they have no position."""
     if keys != tokens:
-        raise refused(name, f"attends to {keys} keys where {tokens} tokens are in reach")
+        raise refused(name, f"attends to {keys} keys, where {tokens} tokens are visible")
 
 
 class Inline(nn.Module):
@@ -158,8 +158,8 @@ class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
             layer.cache = cache.cache
         elif cache is not None and cache.cache.get_seq_length() > 0:
             raise InvalidInput(
-                "The KV cache of an encoder holds tokens already, which the model would see from before those of this "
-                "call. Pass no cache."
+                "The KV cache of an encoder holds tokens already, which the model would take for earlier tokens than "
+                "those of this call. Pass no cache."
             )
         if forward is not None:
             if forward.positions is not None and forward.positions.shape[-1] != query.shape[2]:

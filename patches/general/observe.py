@@ -113,7 +113,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     if not observer.calls:
         raise UnsupportedModel(
             f"No attention of this {type(model).__name__} hands queries and keys to the AttentionInterface of "
-            f"transformers once a call, so that it cannot be intercepted. {REMEDY}"
+            f"transformers once a call, so it cannot be intercepted. {REMEDY}"
         )
     refuse_shared_keys(model, {name: call.rotated[1] for name, call in observer.calls.items()})
     known = stated_frequencies(model, observer)
@@ -140,7 +140,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     if causal and observer.repeated:
         raise UnsupportedModel(
             f"An attention module of this {type(model).__name__} ({min(observer.repeated)}) computes several layers, "
-            f"so that one call does not say which of them it is. {REMEDY}"
+            f"so a call does not tell which of them it is. {REMEDY}"
         )
     others = mixes_otherwise(model, [one.name for one in found])
     rows = {name: model.get_submodule(name).num_embeddings for name in observer.tables}
@@ -187,17 +187,17 @@ def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
     biased = [name for name, value in call.items() if "bias" in name and value is not None]
     if biased:
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} is called with a bias of its own ({biased[0]}), which would "
-            f"stay beside any scheme's. {REMEDY}"
+            f"Attention of this {type(model).__name__} adds its own bias ({biased[0]}), which would "
+            f"be added to any scheme's. {REMEDY}"
         )
     if isinstance(mask := call["mask"], Tensor) and bool(((mask != 0) & (mask > HIDDEN)).any()):
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} adds numbers of its own to its scores by the attention mask, "
-            f"which would stay beside any scheme's. {REMEDY}"
+            f"Attention of this {type(model).__name__} adds numbers of its own to its scores through the attention "
+            f"mask, which would be added to any scheme's. {REMEDY}"
         )
     if chosen:
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} looks at some keys only ({chosen[0]}), chosen by a query that "
+            f"Attention of this {type(model).__name__} reads only some keys ({chosen[0]}), chosen by a query that "
             f"is rotated as well and that no scheme would reach. {REMEDY}"
         )
 
@@ -217,7 +217,7 @@ def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[i
         return fit_rotation(before, after, places)
     except NotRotation as error:
         raise UnsupportedModel(
-            f"Layer {layer} of this {type(model).__name__} changes queries and keys by position in a way of its own: "
+            f"Layer {layer} of this {type(model).__name__} changes queries and keys by position in its own way: "
             f"{error}. {REMEDY}"
         ) from error
 

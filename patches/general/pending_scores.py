@@ -186,7 +186,7 @@ def _unexpanded(x: Tensor) -> Tensor:
 
 def _softmax(scores: PendingScores, dim: int | None = -1, *_: Any, **__: Any) -> PendingScores:
     if dim not in (-1, scores.ndim - 1) or scores.normalised:
-        raise refused(scores.name, "takes another softmax than the one over its keys")
+        raise refused(scores.name, "takes a softmax over something other than its keys")
     return replace(scores, normalised=True)
 
 

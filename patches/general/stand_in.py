@@ -1,6 +1,6 @@
 """A stand-in for a model, from its class and configuration alone: every kind of its layers once, with random weights.
 
-Where a model keeps position does not depend on its weights, so that nothing is asked of the live model, which may be in
+Where a model keeps position does not depend on its weights. So nothing is asked of the loaded model, which may be in
 use, quantised, offloaded, in half precision or not loaded yet. Weights are views of short random vectors: a matrix of
 any size takes as many numbers as it has rows and columns.
 
@@ -58,7 +58,7 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
         if error.args != (interface,):
             raise
         raise UnsupportedModel(
-            f"A {cls.__name__} chooses its attention class from a list of its own, not a function from the "
+            f"A {cls.__name__} chooses its attention class from its own list, not from the "
             "AttentionInterface of transformers. Write an adapter for it (see docs/add-model.md)."
         ) from error
     name = layers_of(model)

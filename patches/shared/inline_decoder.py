@@ -17,10 +17,10 @@ from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from hf_posenc.core.grouped_heads import products, repeated
-from hf_posenc.forward.attention import AttentionOutput
+from hf_posenc.forward.attention import RotatedCall
 from hf_posenc.forward.current_forward import OWNER
+from hf_posenc.forward.engine_backend import AttentionOutput
 from hf_posenc.forward.host_calls import cache_in_result, cache_of_mask, take_cache
-from hf_posenc.forward.mix import RotatedCall
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.shared.lookup_attention import PlacedAttention

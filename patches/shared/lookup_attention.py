@@ -63,7 +63,7 @@ class LookupAttention(PlacedAttention):
             return {KEYWORD: forward, "position_ids": forward.positions}
         if call.get("position_ids") is None:
             raise InvalidInput(
-                f"{type(self).__name__} is called outside a forward pass of its model, so that the positions of its "
+                f"{type(self).__name__} is called outside a forward pass of its model, so the positions of its "
                 "tokens are unknown. Call the model, or pass position_ids."
             )
         return {"position_ids": call["position_ids"]}

@@ -16,7 +16,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Layout, Rotation
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import KeyBias, RowRotation, Terms, ToeplitzBias
-from hf_posenc.forward.mix import with_sink
+from hf_posenc.forward.attention import with_sink
 
 from .formula import mix
 

@@ -52,7 +52,7 @@ CHANGES: list[tuple[str, str, Change]] = [
     ("NaN", "finite", poisoned),
     ("no sidecar", "missing", lambda folder: (folder / SIDE_CAR).unlink()),
     ("other scheme", "alibi", entries(SIDE_CAR, scheme=[{"name": "alibi", "options": {}}], parameters_sha256=None)),
-    ("parameters flipped", "describes", bytes_of(PARAMETERS, lambda held: held[:-1] + bytes([held[-1] ^ 1]))),
+    ("parameters flipped", "does not match", bytes_of(PARAMETERS, lambda held: held[:-1] + bytes([held[-1] ^ 1]))),
 ]
 
 

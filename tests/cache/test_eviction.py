@@ -15,7 +15,7 @@ from hf_posenc.errors import BackendCannotCarry
 
 from ..families.tiny import tiny
 
-HELD = {"sinks": 31, "lm_infinite": 41, "window": 31}  # sinks + recent − 1, n_global + n_local − 1, size − 1
+HELD = {"sinks": 32, "lm_infinite": 42, "window": 32}  # sinks + recent, n_global + n_local, size
 
 
 def text(length: int, rows: int = 1) -> torch.Tensor:

@@ -86,7 +86,7 @@ def test_what_is_no_fixed_rotation_is_refused(scheme: str, tmp_path) -> None:
 
 
 def test_other_models_are_refused(tmp_path) -> None:
-    with pytest.raises(NotExpressible, match="no causal Llama"):
+    with pytest.raises(NotExpressible, match="not a causal Llama"):
         export_gguf(patch_model(tiny_model("gpt2"), "rope", factor=FACTOR), tmp_path / "model.gguf")
     with pytest.raises(NotPatched):
         export_gguf(tiny_model("llama"), tmp_path / "model.gguf")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,78 +11,98 @@ import numpy as np
 import pytest
 import torch
 
-from hf_posenc import patch_model
-from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.errors import NotTraceable
+from hf_posenc import export_onnx, patch_model
+from hf_posenc.checkpoints import onnx_file
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.errors import MissingPackage, NotExpressible
 
-ort = pytest.importorskip(
-    "onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxscript onnxruntime)"
-)
-exporters = pytest.importorskip("transformers.exporters", reason="this transformers has no exporters")
-pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 pytestmark = pytest.mark.slow
-
-TRACED, UNTRACED = 29, (7, TRAINED_LENGTH + 8, 4 * TRAINED_LENGTH - 7)
 TOLERANCE = 1e-4  # two float32 implementations of logits of about 1 to 4
+READ = """
+import sys
+sys.modules["hf_posenc"] = None
+from transformers.exporters.base import ExportedModel
+print(ExportedModel.from_pretrained(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def ort() -> Any:
+    pytest.importorskip("transformers.exporters", reason="this transformers has no exporters")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    return pytest.importorskip(
+        "onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxscript onnxruntime)"
+    )
 
 
 def tokens(rows: int, length: int) -> torch.Tensor:
-    return torch.randint(3, 96, (rows, length), generator=torch.Generator().manual_seed(length))
+    return torch.randint(3, 96, (rows, length), generator=torch.Generator().manual_seed(length + 1000))
 
 
 def patched(family: str, scheme: str) -> Any:
     return patch_model(tiny_model(family), scheme, factor=4)
 
 
-@pytest.mark.parametrize("case", ["llama:yarn", "llama:rerope", "llama:sinks", "gpt2:alibi", "bert:rope"])
-def test_lengths_that_were_not_traced(case: str, tmp_path: Path) -> None:
-    """Of two rows traced, one row computed, so that the batch is dynamic as well."""
+@pytest.mark.parametrize("case", ["llama:window", "bert:rope"])
+def test_whole_texts(ort: Any, case: str, tmp_path: Path) -> None:
+    """Two rows, one of them padded; of a scheme whose cache drops keys, the reason is said."""
     model = patched(*case.split(":"))
-    model.config.use_cache = False
-    traced = tokens(2, TRACED)
-    inputs = {"input_ids": traced, "attention_mask": torch.ones_like(traced)}
-    exporters.OnnxExporter().export(model, inputs, exporters.OnnxConfig(dynamic=True)).save_pretrained(tmp_path)
-    session = ort.InferenceSession(next(tmp_path.glob("*.onnx")))
-    for length in UNTRACED:
-        text = tokens(1, length)
-        (logits,) = session.run(
-            ["logits"], {"input_ids": text.numpy(), "attention_mask": np.ones((1, length), np.int64)}
-        )
-        assert np.abs(logits - model(text).logits.detach().numpy()).max() < TOLERANCE
+    written = export_onnx(model, tmp_path)
+    assert (written["cache"], bool(written["reason"])) == (False, case != "bert:rope")
+    text = tokens(2, 77)
+    mask = torch.ones_like(text)
+    mask[0, :13] = 0
+    session = ort.InferenceSession(tmp_path / "model.onnx")
+    (logits,) = session.run(["logits"], {"input_ids": text.numpy(), "attention_mask": mask.numpy()})
+    expected = model(text, attention_mask=mask).logits.detach()
+    assert (torch.from_numpy(logits) - expected)[mask.bool()].abs().max() < TOLERANCE
 
 
-@pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "dynamic_ntk", "rerope", "fox"])
-def test_cached_decoding(scheme: str, tmp_path: Path) -> None:
-    """A text in three kinds of pieces, what is cached handed on, as far as the target length."""
-    model = patched("llama", scheme)
-    model.generation_config.pad_token_id = 0
-    traced = tokens(2, TRACED)
-    inputs = {"input_ids": traced, "attention_mask": torch.ones_like(traced)}
-    exporters.OnnxExporter().export_for_generation(
-        model, inputs, exporters.OnnxConfig(dynamic=True), multi_token_decode=True
-    ).save_pretrained(tmp_path)
-    sessions = {name: ort.InferenceSession(tmp_path / f"{name}.onnx") for name in ("prefill", "decode")}
-    text = tokens(1, 70)
-    expected, held, past = model(text).logits.detach().numpy(), {}, 0
-    for end in (40, 45, *range(46, 71)):
-        session = sessions["decode" if past else "prefill"]
-        numbers = np.arange(past, end)[None]
-        given = {"input_ids": text[:, past:end].numpy(), "position_ids": numbers, **held}
-        given["attention_mask"] = np.ones((1, end), np.int64)
-        names = {one.name for one in session.get_inputs()}
-        found = session.run(None, {name: value for name, value in given.items() if name in names})
+@pytest.mark.parametrize(
+    "case", ["llama:yarn", "llama:rerope", "llama:t5", "llama:dynamic_ntk", "llama:fox", "gpt2:alibi"]
+)
+def test_a_cache_that_is_empty_at_first(ort: Any, case: str, tmp_path: Path) -> None:
+    """Three rows in pieces, what is cached handed on, as far as the target length; one graph for all of them."""
+    model = patched(*case.split(":"))
+    assert export_onnx(model, tmp_path)["cache"]
+    session, text = ort.InferenceSession(tmp_path / "model.onnx"), tokens(3, 128)
+    expected, past = model(text).logits.detach().numpy(), 0
+    inputs = {one.name: one.shape for one in session.get_inputs()}
+    held: dict[str, Any] = {}
+    for name, (_, heads, *rest) in inputs.items():  # numbers of tokens have no heads
+        if name.startswith("input."):
+            held[name] = np.zeros((3, int(heads), 0, int(rest[1])), np.float32) if rest else np.zeros((3, 0), np.int64)
+    for end in (40, 45, 46, 47, 128):
+        given = {"input_ids": text[:, past:end].numpy(), "position_ids": np.tile(np.arange(past, end), (3, 1))}
+        found = session.run(None, {name: value for name, value in (given | held).items() if name in inputs})
         found = dict(zip((one.name for one in session.get_outputs()), found, strict=True))
-        logits = found.pop("logits")
-        assert np.abs(logits - expected[:, end - logits.shape[1] : end]).max() < TOLERANCE
+        assert np.abs(found.pop("logits") - expected[:, past:end]).max() < TOLERANCE
         held = {f"input.{name.removeprefix('output.')}": value for name, value in found.items()}
         past = end
 
 
-def test_a_cache_that_drops_keys_is_refused() -> None:
-    model = patched("llama", "window")
-    model.generation_config.pad_token_id = 0
-    with pytest.raises(RuntimeError) as refused:
-        exporters.DynamoExporter().export_for_generation(
-            model, {"input_ids": tokens(2, TRACED)}, exporters.DynamoConfig(dynamic=True), multi_token_decode=True
-        )
-    assert isinstance(refused.value.__cause__, NotTraceable)
+def test_transformers_reads_the_folder_without_this_package(ort: Any, tmp_path: Path) -> None:
+    """The exporter's own folder has the guarded configuration, and is refused."""
+    export_onnx(patched("llama", "yarn"), tmp_path)
+    assert "onnx" in subprocess.check_output([sys.executable, "-c", READ, str(tmp_path)], text=True)
+
+
+def test_another_graph_is_not_kept(ort: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: what is traced is the model without its scheme."""
+    inputs_of = onnx_file.inputs_of
+    monkeypatch.setattr(onnx_file, "inputs_of", lambda _, *, cached: inputs_of(tiny_model("bert"), cached=cached))
+    with pytest.raises(NotExpressible):
+        export_onnx(patched("bert", "rope"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_draws_positions_is_refused(ort: Any, tmp_path: Path) -> None:
+    with pytest.raises(NotExpressible, match="randpos"):
+        export_onnx(patched("llama", "randpos"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingPackage):
+        export_onnx(patched("llama", "yarn"), tmp_path)

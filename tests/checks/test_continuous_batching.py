@@ -82,7 +82,7 @@ def test_pages_of_another_scheme_are_dropped() -> None:
 @pytest.mark.parametrize(
     ("scheme", "error", "message"),
     [("fox", BackendCannotCarry, "no room"), ("cable", BackendCannotCarry, "no room"),
-     ("norm01", NeedsWholeText, "length of their text")],
+     ("norm01", NeedsWholeText, "length of the text")],
 )  # fmt: skip
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 def test_refused_in_the_thread_that_asks(scheme: str, error: type[Exception], message: str, backend: str) -> None:

@@ -20,8 +20,8 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
+from hf_posenc.forward.attention import RotatedCall
 from hf_posenc.forward.host_calls import cache_name
-from hf_posenc.forward.mix import RotatedCall
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import scheme_of
 

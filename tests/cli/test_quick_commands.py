@@ -86,6 +86,14 @@ def test_bibtex_of_a_scheme_and_of_a_composition(call: Call) -> None:
         assert call("info", name, "--bibtex").out == cite(name) + "\n"
 
 
+def test_parts_of_a_composition_are_shown(call: Call) -> None:
+    """As the report of a patch tells its reader to."""
+    shown = call("info", "yarn+logn").out
+    assert "arXiv:2309.00071" in shown
+    assert "name         logn" in shown
+    assert [record["name"] for record in call("info", "yarn+logn", "--json").data] == ["yarn", "logn"]
+
+
 def test_properties_are_measured(call: Call) -> None:
     found = call("info", "irope", "--properties", "--json").data  # a row for each kind of layer
     assert found["irope (layer 0)"]["relative"]["holds"]

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
-
 TEXT = "旋转位置编码（RoPE）的外推：KV 缓存与上下文长度，relative 相对位置编码。"
 TERMS = ("旋转位置编码", "外推", "上下文长度", "KV 缓存", "KV缓存", "相对位置编码", "RoPE", "长")
 
@@ -21,7 +20,9 @@ TERMS = ("旋转位置编码", "外推", "上下文长度", "KV 缓存", "KV缓�
 @pytest.mark.slow
 def test_searches_find_chinese_and_english(tmp_path: Path) -> None:
     """A page is found when the index has every term of the query; without the extension few would be."""
-    chinese_search = imported_with_sphinx()
+    pytest.importorskip("sphinx", reason="the site is built with the extra docs: pip install 'hf-posenc[docs]'")
+    import chinese_search
+
     index = {site: terms_of_index(tmp_path / site, site) for site in ("en+zh", "en")}
     language = chinese_search.SearchEnglishAndChinese({})
 
@@ -31,14 +32,6 @@ def test_searches_find_chinese_and_english(tmp_path: Path) -> None:
     assert [query for query in TERMS if not found(query, index["en+zh"])] == []
     assert [query for query in TERMS if found(query, index["en"])] == ["RoPE"]  # control
     assert not found("位编", index["en+zh"])
-
-
-def imported_with_sphinx():  # type: ignore[no-untyped-def]
-    """The extension of the search."""
-    pytest.importorskip("sphinx", reason="the site is built with the extra docs: pip install 'hf-posenc[docs]'")
-    import chinese_search
-
-    return chinese_search
 
 
 def terms_of_index(folder: Path, language: str) -> set[str]:

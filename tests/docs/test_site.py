@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,28 +55,3 @@ def test_a_reader_fetches_nothing_from_elsewhere(site: Path) -> None:
     for file in site.rglob("*.html"):
         loaded = re.findall(r'<(?:script|link|img)\b[^>]*?\b(?:src|href)="([^"]*)"', file.read_text(encoding="utf-8"))
         assert not [address for address in loaded if re.match(r"(?:https?:)?//", address)], file.name
-
-
-def small_site(tmp_path: Path) -> Path:
-    """An empty folder with the configuration of the site, but for its own extensions, most of which need its pages."""
-    source = tmp_path / "docs"
-    source.mkdir()
-    shutil.copy(ROOT / "docs" / "conf.py", source)
-    conf = (source / "conf.py").read_text(encoding="utf-8")
-    for extension in (*(ROOT / "docs" / "_ext").glob("*.py"), *(ROOT / "docs").glob("make_*.py")):
-        conf = conf.replace(f'    "{extension.stem}",\n', "")
-    (source / "conf.py").write_text(conf.replace('html_static_path = ["_static"]', ""), encoding="utf-8")
-    return source
-
-
-def test_a_failing_notebook_is_noticed(tmp_path: Path) -> None:
-    """Control: a cell that raises ends the build."""
-    source = small_site(tmp_path)
-    cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "execution_count": None}
-    notebook = json.loads((ROOT / "docs" / "notebooks" / "1_see_encodings.ipynb").read_text(encoding="utf-8"))
-    notebook["cells"] = [notebook["cells"][0], cell | {"source": ["raise RuntimeError('as planned')"]}]
-    (source / "index.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-    built = build(source, tmp_path)
-    assert built.returncode != 0
-    assert "CellExecutionError" in built.stderr
-    assert "index.ipynb" in built.stderr

@@ -52,12 +52,13 @@ def test_each_number_has_its_mark_and_the_reference_none() -> None:
 
 def test_the_verdict_names_what_is_sure_at_the_longest_length() -> None:
     comparison = compared(LOSSES)
-    sure = "Against yarn at 256 tokens: posenc_ppl (cross-entropy loss): lower surely better and higher surely worse."
+    head = "Against yarn at 256 tokens: posenc_ppl (cross-entropy loss):"
+    sure = f"{head} lower significantly better and higher significantly worse."
     assert verdict(comparison) == sure
     assert comparison_text(comparison).split("\n\n")[1].replace("\\", "") == sure
     assert f"</h1>\n<p>{sure}</p>" in page_html(comparison)
     noise = compared({label: LOSSES[label] for label in ("yarn", "either")})
-    assert verdict(noise) == "Against yarn at 256 tokens: posenc_ppl (cross-entropy loss): nothing is sure."
+    assert verdict(noise) == f"{head} no difference is significant."
     assert verdict(compared(LOSSES, against=None)) == "", "no line is unpatched"
     comparison.about["schemes"][0]["scheme"] = None
     comparison.about["against"] = None
@@ -65,7 +66,7 @@ def test_the_verdict_names_what_is_sure_at_the_longest_length() -> None:
 
 
 def test_each_model_is_judged_by_its_own_baseline() -> None:
-    """Two folders with the same weights are two models, too: the second has scores that are surely higher."""
+    """Two folders with the same weights are two models, too: the second has scores that are significantly higher."""
     losses = {
         "a · unpatched": LOSSES["yarn"], "a · pi": LOSSES["lower"],
         "b · unpatched": LOSSES["higher"], "b · pi": [1.1 * loss + 1 for loss in LOSSES["higher"]],
@@ -75,7 +76,7 @@ def test_each_model_is_judged_by_its_own_baseline() -> None:
         name, _, scheme = entry["label"].partition(" · ")
         entry |= {"scheme": None if scheme == "unpatched" else scheme, "model": name, "model_digest": "same"}
     first, second = (f"Against {name} · unpatched at 256 tokens: posenc_ppl (cross-entropy loss): " for name in "ab")
-    assert verdict(comparison) == f"{first}a · pi surely better. {second}b · pi surely worse."
+    assert verdict(comparison) == f"{first}a · pi significantly better. {second}b · pi significantly worse."
     chosen = Comparison(comparison.about | {"against": "a · unpatched"}, comparison.records)
     assert "b · unpatched" in verdict(chosen), "control: whoever names a reference has all lines held against it"
 

@@ -1,4 +1,4 @@
-"""Ranks need sure differences; effective context length by RULER's rule for accuracies, and within 5 % for losses."""
+"""Ranks need significant differences; effective context length by RULER's rule, or within 5 % for losses."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_interval_is_that_of_the_score() -> None:
 
 
 def test_losses_are_compared_document_by_document() -> None:
-    """Eight documents of very different losses, each a little worse at 512: surely within 5 % of perplexity."""
+    """Eight documents of very different losses, each a little worse at 512: significantly within 5 % of perplexity."""
     comparison = made("nll", {"yarn": (3.0, 3.0, 3.0, 3.02)}, stderr=0.4, n=8)
     gains = [0.01, 0.03] * 4
     for record in comparison.records:

@@ -15,7 +15,7 @@ import hf_posenc
 from hf_posenc import patch_model
 from hf_posenc.cache.snapshot import LayerSnapshot
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import BackendCannotCarry, PosEncError, UnknownKeyword
+from hf_posenc.errors import BackendCannotCarry, MaskMismatch, PosEncError, UnknownKeyword
 
 from ..small_models import llama
 
@@ -154,3 +154,21 @@ def test_without_it_the_logits_are_others(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(LayerSnapshot, "restore", lambda before: None)
     with pytest.raises(AssertionError, match="not close"):
         test_the_call_can_be_made_again("alibi", "growing", LENGTH - NEW, refused_backend)
+
+
+@pytest.mark.parametrize(
+    "scheme", ["alibi", "fire", "fox", "grape_a", "transformer_xl", "deberta", "rope+scale_invariant"]
+)
+def test_a_mask_that_shows_later_keys_is_refused_where_a_decoder_has_no_scores_for_them(scheme: str) -> None:
+    """They were counted as at distance 0, or rewarded for it; and other numbers came out where positions had gaps."""
+    model, earlier = patch_model(llama(), scheme), torch.ones(1, 1, 8, 8, dtype=torch.bool).tril()
+    tokens, cache = torch.arange(3, 11)[None], DynamicCache()
+    prefix = earlier.clone()
+    prefix[..., :4, :4] = True
+    expected = model(tokens).logits
+    for mask in (prefix, torch.zeros(1, 1, 8, 8).masked_fill(~prefix, -1e4)):
+        with pytest.raises(MaskMismatch):
+            model(tokens, attention_mask=mask)
+    model(tokens[:, :5], attention_mask=earlier[..., :5, :5], past_key_values=cache)
+    found = model(tokens[:, 5:], attention_mask=earlier[..., 5:, :], past_key_values=cache).logits
+    torch.testing.assert_close(found, expected[:, 5:], atol=1e-4, rtol=1e-4)

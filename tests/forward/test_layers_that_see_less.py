@@ -72,6 +72,17 @@ def test_a_trace_keeps_what_layers_do_not_see(model: str, scheme: str, trace: st
 
 
 @torch.no_grad()
+def test_a_part_that_extends_nothing_takes_no_extension_along() -> None:
+    """Sinks are in all layers, and without effect at first: what layers with a window see is as with no sinks."""
+    ids, named = tokens(100, rows=1), MODELS["windows and layers without"]
+    alone, with_sinks = (
+        patch_model(named(), name, factor=4, window=3) for name in ("jet_long", "jet_long+sink_logits")
+    )
+    assert [layer.self_attn.scheme.shown_name for layer in with_sinks.model.layers].count("host+sink_logits") > 0
+    torch.testing.assert_close(with_sinks(ids).logits, alone(ids).logits, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
 def test_a_lost_window_would_be_seen() -> None:
     """Negative control: the same weights without it."""
     windowed, without = (

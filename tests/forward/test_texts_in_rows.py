@@ -144,7 +144,7 @@ def test_a_text_that_begins_in_a_later_chunk_is_refused(chunk: int) -> None:
     with torch.no_grad():
         for call in before:
             model(**call)
-        with pytest.raises(MaskMismatch, match="number as those of one"):
+        with pytest.raises(MaskMismatch, match="as one text"):
             model(**last)
 
 
@@ -153,5 +153,5 @@ def test_a_block_mask_needs_positions() -> None:
     model.set_attn_implementation("flex_attention")
     texts = TEXTS
     mask = create_block_mask(lambda b, h, q, k: (q >= k) & (texts[q] == texts[k]), 1, None, LENGTH, LENGTH, "cpu")
-    with pytest.raises(MaskMismatch, match="BlockMask keeps texts"):
+    with pytest.raises(MaskMismatch, match="BlockMask separates texts"):
         model(tokens(), attention_mask=mask, use_cache=False)

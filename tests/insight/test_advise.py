@@ -78,7 +78,7 @@ def schemes(advice: Advice) -> list[str]:
 
 @pytest.mark.slow
 def test_cache_and_weights_of_llama_2_7b() -> None:
-    """2 × 32 layers × 4096 channels × 2 bytes = 512 KiB a token; Meta gives 6.74 billion parameters."""
+    """2 × 32 layers × 4096 channels × 2 bytes = 512 KiB per token; Meta gives 6.74 billion parameters."""
     memory = advise(llama_7b(), "128k").memory
     assert memory.token == 2 * 32 * 4096 * 2 == 512 * 1024
     assert memory.cache == 64 * 1024**3

@@ -9,16 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import hf_posenc
 from hf_posenc import describe, patch_model
 from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import Block
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.insight.advise.memory import Memory, cache_under
 from hf_posenc.patching.state import scheme_of
+from hf_posenc.schemes import registry
 from hf_posenc.schemes.attention_scale.scale_invariant import ScaleInvariant
-from hf_posenc.schemes.remap.ms_poe import order_of
+from hf_posenc.schemes.remap.ms_poe import MsPoE, order_of
+from hf_posenc.schemes.rotary.rotary import Rotary
 
 from ..families.tiny import tiny, tokens
 from . import models, naive
@@ -138,6 +143,31 @@ def test_with_one_scale_it_is_another_scheme(
         assert (first(IDS).logits - second(IDS).logits).abs().max() < 1e-4
         if two != "rope":
             assert (first(IDS).logits - build()(IDS).logits).abs().max() > 0.01  # control
+
+
+class Tempo(Rotary):
+    """RoPE that each head counts in a unit of its own, which is learned."""
+
+    shared = False
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.factors = nn.Parameter(torch.tensor(MsPoE(geometry).factors[0]))
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        return (Region(by_head=self.factors),)
+
+
+@pytest.mark.parametrize("kv_heads", [HEADS, 1])
+def test_factors_of_heads_can_be_learned(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in ("_SCHEMES", "_CLASSES"):
+        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    registry.register_scheme("tempo")(Tempo)
+    build = lambda: models.llama(num_key_value_heads=kv_heads)  # noqa: E731
+    learned, fixed = patch_model(build(), "tempo"), patch_model(build(), "ms_poe")
+    assert (learned(IDS % 90).logits - fixed(IDS % 90).logits).abs().max() < 1e-4
+    for gap in hf_posenc.check(build(), "tempo", checks=["finite_differences", "formula_gradients"]):
+        assert not gap.failed
 
 
 def test_keys_are_repeated_for_every_query_head() -> None:

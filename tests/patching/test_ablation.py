@@ -22,7 +22,7 @@ from hf_posenc.core.regions import EVERYTHING, ONE_REGION
 from hf_posenc.core.terms import Terms
 from hf_posenc.errors import NoEffect
 from hf_posenc.extend import PatchedAttention, register_adapter
-from hf_posenc.forward.mix import RotatedCall
+from hf_posenc.forward.attention import RotatedCall
 from hf_posenc.patches import registry
 from hf_posenc.patches.gpt2 import GPT2Adapter
 
@@ -145,7 +145,7 @@ def rotates_first(example: ModuleType) -> Any:
 @pytest.mark.parametrize(("scheme", "options"), [("alibi", {}), ("yarn", {"factor": 4}), ("none", {})])
 def test_a_rotation_that_the_adapter_leaves_in(example: ModuleType, scheme: str, options: dict[str, Any]) -> None:
     register(example, **attention(example, forward=rotates_first(example)), swaps=lambda self, base, scheme: iter(()))
-    with pytest.raises(NoEffect, match=r"still knows them|nothing moved"):
+    with pytest.raises(NoEffect, match=r"still uses them|nothing moved"):
         patch_model(tiny_neox(), scheme, **options)
 
 
@@ -156,7 +156,7 @@ class KeepsTable(GPT2Adapter):
         return iter(())
 
 
-@pytest.mark.parametrize(("scheme", "words"), [("alibi", "still knows them"), ("sinusoidal", "none reaches|nothing")])
+@pytest.mark.parametrize(("scheme", "words"), [("alibi", "still uses them"), ("sinusoidal", "none reaches|nothing")])
 def test_a_table_that_the_adapter_leaves_in(scheme: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._ADAPTERS, "gpt2", KeepsTable)
     with pytest.raises(NoEffect, match=words):

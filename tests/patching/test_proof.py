@@ -201,7 +201,7 @@ def test_an_effect_on_near_tokens_that_were_promised_to_stay(model: Any, monkeyp
 def test_non_finite_outputs(model: Any, scheme: str) -> None:
     model.model.layers[0].self_attn.v_proj.weight.data[0, 0] = 3e38
     model.model.layers[0].self_attn.o_proj.weight.data[:] *= 1e6
-    assert "not finite" in refusal(model, scheme, factor=4)
+    assert "infinite or NaN" in refusal(model, scheme, factor=4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

@@ -57,12 +57,12 @@ class Pairs(NamedTuple):
     """What of a block is the same in all layers: bool, each broadcasts to ``[batch, 1, rows, key]``.
 
     Attributes:
-        claims: pairs of each region.
+        claims: pairs of each region, by its number; on a CPU without gradient, of those that some visible pair is in.
         seen: visible pairs.
         added: what a float mask adds to their logits.
     """
 
-    claims: list[Tensor]
+    claims: dict[int, Tensor]
     seen: Tensor
     added: Tensor | float
 
@@ -89,9 +89,14 @@ def is_small(call: AttentionCall) -> bool:
 
 def pairs_of(call: AttentionCall, rows: slice) -> Pairs:
     """Which pairs of some queries are visible, and in which region."""
-    claims = [pairs_in_band(region.band, call, rows) for region in call.terms.regions]
+    claims = {number: pairs_in_band(region.band, call, rows) for number, region in enumerate(call.terms.regions)}
     seen, added = visibility(call, rows)
-    return Pairs(claims, seen & reduce(or_, claims) if call.terms.split else seen, added)
+    seen = seen & reduce(or_, claims.values()) if call.terms.split else seen
+    plain = not call.terms.values and call.values.device.type == "cpu" and not (is_traced() or torch.is_grad_enabled())
+    if len(claims) > 1 and plain:
+        # A text within the window needs the scores of one region. Elsewhere a device would be waited for.
+        claims = {number: mine for number, mine in claims.items() if bool((mine & seen).any())} or {0: claims[0]}
+    return Pairs(claims, seen, added)
 
 
 def rows_of_block(call: AttentionCall) -> int:
@@ -143,16 +148,17 @@ def weigh_and_mix(
     terms, (claims, seen, added) = call.terms, known or pairs_of(call, rows)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
     read = len(terms.bias) + len(terms.values) > 0  # else nothing reads the positions in a region
-    blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions) if read else 0)]
+    blocks = {number: block_of(call, number, keys, rows, seen) for number in (claims if read else ())}
 
     def logits_in(number: int) -> Tensor:
         if not read:
             return scores_in(call, number, keys, rows)[1]
         return biased(blocks[number].scores, blocks[number], terms.bias, indices)
 
-    logits = logits_in(0)
-    for number, mine in enumerate(claims[1:], start=1):
-        logits = torch.where(mine, logits_in(number), logits)
+    first, *others = claims
+    logits = logits_in(first)
+    for number in others:
+        logits = torch.where(claims[number], logits_in(number), logits)
     if terms.logit_scale != 1.0:  # each of these is a pass over all pairs, forwards and backwards
         logits = logits * terms.logit_scale
     if terms.row_scale is not None:

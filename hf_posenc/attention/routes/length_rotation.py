@@ -31,7 +31,7 @@ from hf_posenc.attention.routes.band_cuts import first_key, one_start
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, length_runs, table_from
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.grouped_heads import products
+from hf_posenc.core.grouped_heads import attend_packed, products
 from hf_posenc.core.rotation import Table, once, rotate, rotate_at_once, table
 from hf_posenc.core.terms import Block, BlockBias, RowRotation
 from hf_posenc.core.tracing import is_traced
@@ -61,9 +61,9 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     if call.rotated_keys is None or call.query_length > 1 or torch.is_grad_enabled() or is_traced():
         return attend
     rows: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
-    if not takes_kernel(call):
+    if not (is_alone(call) and packs(call)) and not takes_kernel(call):
         return attend
-    ctx, length = call.ctx, int(rows.length_of(call.ctx.query_positions)[0, 0])  # takes_kernel: the same in all samples
+    ctx, length = call.ctx, int(rows.length_of(call.ctx.query_positions)[0, 0])  # is_alone: the same in all samples
     rotation = rows.rotation_of(length)
     of_query, own = table(rotation, ctx.query_positions), call.key_length - 1
 
@@ -81,6 +81,10 @@ def _decode(
 
     keys: Tensor = call.rotated_keys(length, first, keys_in)  # type: ignore[misc]
     query, scale = rotate_at_once(call.queries[0], rotation.layout, of_query), call.scale
+    if packs(call):
+        if query.shape[-1] == call.values.shape[-1]:
+            return attend_packed(query, keys, call.values, scale=scale)
+        return dense_blocks.spread(products(query * scale, keys).softmax(-1), call.values)
     return by_device.of(query).attend(query, keys, call.values, causal=False, mask=None, scale=scale)[0]
 
 
@@ -93,13 +97,18 @@ def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
 
 def takes_kernel(call: AttentionCall) -> bool:
+    """Whether the rotation is the only term, and the tensors can go through a kernel that returns a log-sum-exp."""
+    return is_alone(call) and by_device.usable(call.queries[0], call.keys[0], call.values)
+
+
+def is_alone(call: AttentionCall) -> bool:
     """Whether the rotation is the only term, and positions are contiguous with the same start in all samples."""
-    return (
-        call.is_unmasked_suffix
-        and call.terms.only("row_rotation")
-        and one_start(call)
-        and by_device.usable(call.queries[0], call.keys[0], call.values)
-    )
+    return call.is_unmasked_suffix and call.terms.only("row_rotation") and one_start(call)
+
+
+def packs(call: AttentionCall) -> bool:
+    """Whether a decode query is computed by torch's own attention, or by products where values are narrower."""
+    return call.values.device.type == "cpu" and call.values.dtype in (torch.float32, torch.float64)
 
 
 def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
@@ -189,7 +198,7 @@ def with_bias(call: AttentionCall) -> AttentionCall:
     rows: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
     if rows.frequencies_of is None:
         raise NotTraceable(
-            "The frequencies of this rotation are a function of Python integers, and a traced graph has tensors only. "
+            "This rotation computes its frequencies from Python integers, and a traced graph has only tensors. "
             "Give its RowRotation frequencies_of, or run the model outside torch.compile, torch.export and jit.trace."
         )
     lengths = rows.length_of(call.ctx.query_positions)

@@ -1,7 +1,7 @@
 """Regions of query-key pairs with remapped positions, on the CPU.
 
-A prefill cuts each region into rectangles for the kernel, and merges them. A decode query has the scores of all regions
-under one softmax:
+A prefill cuts each region into rectangles for the kernel, and merges them. A decode query that sees one region is a
+kernel call, and has otherwise the scores of all under one softmax:
 
     o = Σ_j softmax_j([q_r(j) · k_j · scale]) v_j        r(j) = the region of key j, one slice of keys each
 
@@ -31,6 +31,7 @@ from hf_posenc.attention.routes.band_cuts import (
     start_of,
 )
 from hf_posenc.attention.routes.decode import Read, by_reads
+from hf_posenc.core.grouped_heads import attend_packed
 from hf_posenc.core.regions import EVERYTHING
 
 
@@ -68,6 +69,8 @@ Seen = list[tuple[int, slice]]
 def prepare_decode(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes decode queries of such calls; what they see is worked out once for all layers."""
     seen, values = sorted(seen_by_newest(call), key=lambda one: one[1].start), call.values
+    if len(seen) == 1 and call.terms.sink is None:
+        return partial(_by_kernel, *seen[0])
     together = _without_borders(seen)
     fits = values.dtype == torch.float32 and _is_one_axis(values) and _is_one_axis(call.keys[0])
     if together is not None and fits and call.terms.sink is None:
@@ -92,18 +95,24 @@ def _is_one_axis(held: Tensor) -> bool:
     return len(held) == 1 or held.stride(0) == held.shape[1] * held.stride(1)
 
 
+def _by_kernel(number: int, keys: slice, call: AttentionCall) -> Tensor:
+    held = call.keys_of(number, keys)
+    return attend_packed(call.queries[number], held, call.values[:, :, keys], scale=call.scale)
+
+
 def _by_product(seen: Seen, keys: slice, call: AttentionCall) -> Tensor:
     query, (batch, kv_heads, _, dim) = call.queries[0], call.values.shape
     if call.at_read:
         read = [call.keys_of(number, some) for number, some in seen]
     else:  # the same without a function call, of which every layer has as many as it has regions
         read = [call.keys[number][:, :, some] for number, some in seen]
+    one_axis = batch * kv_heads  # of a batch of matrices, which costs less to call than one with two axes
     scores = [
-        call.queries[number].reshape(batch, kv_heads, -1, dim) @ held.mT
+        torch.bmm(call.queries[number].reshape(one_axis, -1, dim), held.flatten(0, 1).mT)
         for (number, _), held in zip(seen, read, strict=True)
     ]
     weights = torch.cat(scores, dim=-1).mul_(call.scale).softmax(-1)
-    return (weights @ call.values[:, :, keys]).view(query.shape)
+    return torch.bmm(weights, call.values[:, :, keys].flatten(0, 1)).view(query.shape)
 
 
 ROUTE = Route("regions_cpu", accepts, prepare=prepare, rotates_at_read=True)

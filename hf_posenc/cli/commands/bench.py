@@ -25,7 +25,8 @@ STARTER = "starter:llama"
 def bench(
     context: Context,
     schemes: Annotated[
-        list[str], cli.of_model("--schemes", "-s", help="alibi,self_extend:group=8,window=128; may be repeated.")
+        list[str],
+        cli.of_model("--schemes", "-s", help="As in alibi,self_extend:group=8,window=128; repeatable."),
     ],
     model: cli.Model = STARTER,
     base: cli.Base = None,
@@ -54,7 +55,7 @@ def bench(
     cases: Annotated[
         str,
         cli.of_measurement(
-            help="prefill (forward pass over a text), decode (one token behind a KV cache of each length), "
+            help="prefill (forward pass over a text), decode (one token with a KV cache of each length), "
             "static_decode (the same with a StaticCache), train (forward and backward); separated by commas."
         ),
     ] = "prefill",
@@ -83,9 +84,9 @@ def bench(
 ) -> None:
     """Time schemes relative to the unpatched model and to a naive implementation.
 
-    All variants run in this process, once per round, alternately forwards and backwards in order; shown are medians and
-    quartiles of the ratios within rounds. Lengths beyond the model's context length are run unpatched as well, for
-    their time only. Memory is the peak beyond the weights; in decoding it includes the KV cache.
+    Each round runs all variants once, in alternating order. The table shows medians and quartiles of the ratios within
+    rounds. Beyond the model's context length the unpatched model is timed too, though its outputs mean nothing there.
+    Memory is the peak beyond the weights; in decoding it includes the KV cache.
     """
     from hf_posenc.insight.bench import bench as run
     from hf_posenc.insight.bench import device_of
@@ -153,9 +154,11 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
     if len(numbers) != 4:
         raise BadArgument(f"--shape takes LAYERS,HIDDEN,HEADS,KV_HEADS, got {shape!r}. Write for example 2,512,8,8.")
     if kind not in KINDS:
-        raise BadArgument(f"--shape is of {', '.join(KINDS)}, got {kind!r}. Write for example gpt2:2,512,8,8.")
+        raise BadArgument(
+            f"--shape takes a model type of {', '.join(KINDS)}, got {kind!r}. Write for example gpt2:2,512,8,8."
+        )
     if dtype == "auto":
-        raise BadArgument("--dtype auto needs stored weights, which --shape has not. Write for example bfloat16.")
+        raise BadArgument("--dtype auto needs stored weights, which --shape does not have. Write for example bfloat16.")
     layers, hidden, heads, kv_heads = numbers
     return random_model((layers, hidden, heads, kv_heads), kind, trained_length, getattr(torch, dtype or "float32"))
 

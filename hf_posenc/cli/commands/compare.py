@@ -49,7 +49,7 @@ def compare(
         cli.of_model(
             "--schemes",
             "-s",
-            help="yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched is the baseline.",
+            help="Such as yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched: the baseline.",
         ),
     ],
     lengths: Lengths = None,
@@ -62,7 +62,7 @@ def compare(
     against: Annotated[
         str | None,
         cli.of_measurement(
-            help="Scheme that the others are compared with, document by document: sure differences are marked."
+            help="Scheme that the others are compared with, document by document: significant differences are marked."
         ),
     ] = None,
     rank: Annotated[
@@ -172,8 +172,8 @@ def demo(
 ) -> None:
     """Compare schemes on a small trained Llama.
 
-    Schemes at up to eight times its trained length, each patched once with the factor of the longest. Under four
-    minutes; needs no network. Your own models: hf-posenc compare.
+    Each scheme is measured at up to eight times the trained length, with one factor for all lengths. This takes under
+    four minutes and no network. For your own models, use hf-posenc compare.
     """
     from hf_posenc.eval import compare
 

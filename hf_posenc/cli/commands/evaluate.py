@@ -47,8 +47,8 @@ def evaluate(
 ) -> None:
     """Measure a model at several sequence lengths, through lm-eval.
 
-    By default the cross-entropy loss of the same last tokens at every length, and passkey retrieval. Any task of
-    lm-eval can be named, RULER's among them, whose lengths are those of --lengths.
+    By default it measures the cross-entropy loss of the same last tokens at every length, and passkey retrieval. Any
+    task of lm-eval can be named; RULER's tasks take their lengths from --lengths.
     """
     from hf_posenc.eval import evaluate as measure
     from hf_posenc.eval.settings import EvaluateSettings
@@ -95,4 +95,4 @@ def check_replaces_results(path: Path) -> None:
         read = json.loads(path.read_bytes())
         if isinstance(read, dict) and {"rows", "lm_eval"} <= read.keys():
             return
-    raise BadArgument(f"--out {str(path)!r} holds something else than results of eval. Choose another name.")
+    raise BadArgument(f"--out {str(path)!r} holds something other than results of eval. Choose another name.")

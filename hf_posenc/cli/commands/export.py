@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,13 +16,14 @@ from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.errors import EngineDiffers
 
 GGUF = "model.gguf"
+WITHOUT_CARD = ("gguf", "onnx")
 To = Annotated[
-    Literal["transformers", "auto", "bundle", "gguf"],
+    Literal["transformers", "auto", "bundle", "gguf", "onnx"],
     cli.of_output(
         "--to",
         metavar="FORMAT",
         help="`transformers`: a plain checkpoint; `auto`: as another class of transformers where that is needed; "
-        "`bundle`: any scheme, with the code it needs; `gguf`: one file for llama.cpp.",
+        "`bundle`: any scheme, with the code it needs; `gguf`: one file for llama.cpp; `onnx`: a graph.",
     ),
 ]
 Results = Annotated[
@@ -57,13 +59,15 @@ def export(
 
     Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to
     auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation), and a GPT-2 a GPT-NeoX (a
-    rotation), a BLOOM (ALiBi) or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme brings
-    code that transformers runs after trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp.
+    rotation), a BLOOM (ALiBi) or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme contains
+    code that transformers runs with trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp.
+    With --to onnx, it gets model.onnx, and onnxruntime must agree with the model first.
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
     from hf_posenc.checkpoints.held_out_texts import copy_held_out
     from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.onnx_file import export_onnx
     from hf_posenc.checkpoints.other_class import export_auto
     from hf_posenc.checkpoints.plain_config import is_expressible
     from hf_posenc.checkpoints.readers.compare import read_elsewhere
@@ -76,8 +80,8 @@ def export(
     named, options = cli.model_named(model, base), cli.scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
-    if results is not None and to == "gguf":
-        raise BadArgument("--results go into a model card, which --to gguf does not write. Leave one of them out.")
+    if results is not None and to in WITHOUT_CARD:
+        raise BadArgument(f"--results go into a model card, which --to {to} does not write. Leave one of them out.")
     with (
         uploaded(out, push_to_hub),
         output.other_bars_off(),
@@ -93,6 +97,9 @@ def export(
         merged = merge_adapter(patched)
         if to == "gguf":
             written: dict[str, Any] = {"gguf": vars(export_gguf(merged, out / GGUF, tokenizer))}
+        elif to == "onnx":
+            with redirect_stdout(sys.stderr):  # torch's exporter prints what it does
+                written = {"onnx": export_onnx(merged, out)}
         elif to == "bundle":
             merged.save_pretrained(out, code=to)
             written = {"code": f"{MODELING}.py"}
@@ -106,6 +113,7 @@ def export(
         if to != "gguf":
             tokenizer.save_pretrained(out)
             raise_limits_in(out, merged)
+        if to not in WITHOUT_CARD:
             copy_held_out(named.adapter or named.model, out)
             write_found_results(out, results, named.adapter or named.model, describe(merged).scheme)
     own = [one for one in caught if one.category.__module__.startswith("hf_posenc")]
@@ -150,8 +158,8 @@ def merge(
 ) -> None:
     """Merge a PEFT adapter into the weights of its base.
 
-    The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits are those of the
-    adapter but for rounding, and if what is read back from the disk is the merged model bit for bit.
+    The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits equal those of the
+    adapter up to rounding, and if it is read back from the disk bit for bit.
     """
     from hf_posenc.checkpoints.merge import merge as run
     from hf_posenc.patching.model_card import write_found_results

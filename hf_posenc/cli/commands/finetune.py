@@ -94,7 +94,7 @@ def finetune(
         list[str] | None,
         set_option(
             "Any other setting of hf_posenc.training.Training, such as length=2k, rank=8, batch=4, seed=1, bf16=true; "
-            "or text_field, document_separator, streaming, trained_length; with --emit trl, cards=8 that share a row",
+            "or text_field, document_separator, streaming, trained_length; with --emit trl, cards=8 to share each row",
             TRAINING,
         ),
     ] = None,

@@ -41,14 +41,14 @@ COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
 
 
 def info(
-    name: Annotated[str, Argument(help="Name or alias of a scheme.")],
-    bibtex: Annotated[bool, Option("--bibtex", help="Write only the BibTeX of its papers, also of yarn+logn.")] = False,
+    name: Annotated[str, Argument(help="Name or alias of a scheme, or a composition.")],
+    bibtex: Annotated[bool, Option("--bibtex", help="Write only the BibTeX of its papers.")] = False,
     properties: Annotated[
         bool, Option("--properties", help="Measure its properties instead: unique, relative, bounded …")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show one scheme: formula, paper, options."""
+    """Show a scheme, or each part of a composition: formula, paper, options."""
     if bibtex and (as_json or properties):
         raise BadArgument("--bibtex writes BibTeX alone. Leave the other option out.")
     if bibtex:
@@ -57,10 +57,18 @@ def info(
     if properties:
         show_properties(name, as_json)
         return
-    record = scheme_record(name)
+    records = [scheme_record(part) for part in name.split("+")]
     if as_json:
-        output.show_json(asdict(record))
+        output.show_json(asdict(records[0]) if len(records) == 1 else [asdict(record) for record in records])
         return
+    for number, record in enumerate(records):
+        if number:
+            output.show_text("")
+        show_record(record)
+
+
+def show_record(record: SchemeRecord) -> None:
+    """Show the text of a scheme, its facts and its options."""
     about = dict.fromkeys((record.text, record.about, own_formula(record), facts(record)))  # its two texts may be one
     output.show_text("\n\n".join(filter(None, about)) + "\n")
     if record.options:
@@ -70,7 +78,8 @@ def info(
 
 def own_formula(record: SchemeRecord) -> str:
     """The LaTeX of a scheme that is not of this package, whose text may have no formula; empty for the others."""
-    return "" if record.target.startswith("hf_posenc.") else record.formula
+    own = record.formula and not record.target.startswith("hf_posenc.")
+    return f"formula (LaTeX):\n\n    {record.formula}" if own else ""
 
 
 def show_properties(name: str, as_json: bool) -> None:
@@ -109,7 +118,7 @@ def paper_address(paper: str) -> str:
 def list_command(
     model: Annotated[
         str | None,
-        Option("--model", "-m", help="Only schemes for this family (llama, gpt2, …); with --models, or a checkpoint."),
+        Option("--model", "-m", help="Only schemes for this family (llama, gpt2); --models also takes a checkpoint."),
     ] = None,
     models: Annotated[
         bool, Option("--models", help="List families that can be patched; takes minutes without --model.")

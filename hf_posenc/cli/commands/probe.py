@@ -66,9 +66,9 @@ def probe(
 ) -> None:
     """Probe a trained model: where its heads attend, which of them use position, how much context it uses.
 
-    Attention weights are percentages of a row, averaged over queries in the second half of each text (the whole text in
-    an encoder). The used length is the shortest whose loss is not above the lowest by more than two
-    standard errors of the difference, paired by text; more context hurts where the loss of a longer one is.
+    Attention weights are percentages of a query's sum, averaged over queries in the second half of each text (in an
+    encoder, all). The used length is the shortest whose loss exceeds the lowest by at most two standard errors of
+    the difference, paired by text. More context hurts where a longer length exceeds it by more.
     """
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.tokenizer import tokenizer_of

@@ -21,7 +21,7 @@ def checked_name(given: Any, what: str = "A model") -> str:
         ModelNotFound: it is empty, or a path that is no folder.
     """
     if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str):
-        raise WrongKind(f"{what} is named by a folder or a hub name, got {shown(given)}. Pass one of the two.")
+        raise WrongKind(f"{what} must be a folder or a hub name, got {shown(given)}. Pass one of the two.")
     name = os.fspath(given)
     try:
         folder = bool(name) and Path(name).is_dir()
@@ -46,7 +46,7 @@ def folder_to_write(given: Any) -> str:
         FolderUnusable: it or a parent is a file, or no file system allows the name.
     """
     if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str) or not os.fspath(given):
-        raise WrongKind(f"A folder to write to is a path, got {shown(given)}. Pass one.")
+        raise WrongKind(f"The folder to write to must be a path, got {shown(given)}. Pass one.")
     name = os.fspath(given)
     if not name.isprintable():
         raise FolderUnusable(
@@ -79,7 +79,7 @@ def check_not_taken(folder: Path, written: Iterable[str], marks: Collection[str]
     taken = next((name for name in written if (folder / name).exists()), None)
     if taken is not None:
         raise FolderUnusable(
-            f"{str(folder)!r} holds a file {taken} of somebody else, which would be overwritten. "
+            f"{str(folder)!r} holds a file {taken} of another program, which would be overwritten. "
             "Choose another folder (--out)."
         )
 
@@ -105,6 +105,6 @@ def check_disk_space(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise NoDiskSpace(
-            f"{what} of this run take some {needed:,} bytes, and {free:,} are free on the disk of {folder}. "
+            f"{what} of this run take about {needed:,} bytes, but {free:,} are free on the disk of {folder}. "
             "Free some space, or choose another folder."
         )

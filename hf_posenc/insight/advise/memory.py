@@ -185,7 +185,7 @@ class TrainingMemory:
         return self.weights + self.trained + self.checkpointed + self.loss
 
     def at(self, length: int) -> TrainingMemory:
-        """The same for a row of another length: what is kept is so many bytes a token."""
+        """The same for a row of another length: what is kept is so many bytes per token."""
         return replace(
             self,
             length=length,

@@ -36,7 +36,7 @@ def advise(
     """Recommend schemes and options that extend a model to a length, with their memory. Loads no weights.
 
     Args:
-        model: a live model, a configuration, or the name of a model or PEFT adapter. From a name, only the
+        model: a loaded model, a configuration, or the name of a model or PEFT adapter. From a name, only the
             configuration is loaded.
         target_length: tokens; also ``"128k"``, where k is 1024.
         name: name of the model in the commands; by default as given.
@@ -130,7 +130,7 @@ def untrained(target_model: TargetModel) -> list[Shown]:
     able = [
         shown
         for shown in zero_shot_candidates()
-        if keeps_positions(shown.scheme) or scheme_class(shown.scheme).stretches
+        if keeps_positions(shown.scheme) or any(scheme_class(part).stretches for part in shown.scheme.split("+"))
     ]
     return [one if keeps_positions(one.scheme) else replace(one, scheme=f"host+{one.scheme}") for one in able]
 

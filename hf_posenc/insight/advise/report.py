@@ -88,7 +88,7 @@ class Advice:
         trained = "unknown" if self.trained_length is None else f"{self.trained_length:,}"
         reach = f", reaches {self.reach:,}" if self.reach not in (None, self.trained_length) else ""
         factor = "" if times is None else f", factor {_ratio(times)}"
-        cache = f"{size(memory.cache)} a text ({size(memory.token)} a token)" if memory.cache else "none"
+        cache = f"{size(memory.cache)} per text ({size(memory.token)} per token)" if memory.cache else "none"
         largest = memory.largest
         here = f"; {size(largest[0])} {largest[1]} here" if largest else ""
         facts = {

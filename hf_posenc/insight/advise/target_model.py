@@ -49,7 +49,7 @@ class TargetModel:
 
     @classmethod
     def of(cls, given: Any, name: str | None = None) -> TargetModel:
-        """Read a live model, a configuration, or a checkpoint by its name; of a checkpoint, the configuration only.
+        """Read a loaded model, a configuration, or a checkpoint by its name; of a checkpoint, the configuration only.
 
         Raises:
             UnsupportedModel: transformers itself does not know the architecture.

@@ -126,7 +126,7 @@ class Decode:
         self.append(self.token)
 
     def append(self, ids: Tensor) -> None:
-        """Read tokens behind those in the cache."""
+        """Read tokens after those in the cache."""
         self.read += ids.shape[1]
         masked = {} if self.mask is None else {"attention_mask": self.mask[:, : self.read]}
         with torch.inference_mode():

@@ -39,8 +39,8 @@ def variant(model: PreTrainedModel, role: str, entry: Entry, length: int, target
     chosen.set_attn_implementation(MATERIALISED if role == NAIVE else FUSED)
     if role == NAIVE and base_model_of(chosen)[0].__dict__[ATTENTIONS][0].backend != MATERIALISED:
         raise UnsupportedModel(
-            f"{type(chosen).__name__} cannot change its attention implementation, so that it has no naive form. "
-            "Compare with the unpatched model alone (--baselines unpatched)."
+            f"{type(chosen).__name__} cannot change its attention implementation, so it has no naive form. "
+            "Compare only with the unpatched model (--baselines unpatched)."
         )
     return chosen
 
@@ -92,7 +92,7 @@ def random_model(shape: tuple[int, int, int, int], kind: str, trained_length: in
     layers, hidden, heads, kv_heads = shape
     if hidden % heads or (hidden // heads) % 2:
         raise OptionOutOfRange(
-            f"shape has {hidden} channels for {heads} heads, no even number each. Choose for example 4,256,4,2."
+            f"shape has {hidden} channels for {heads} heads, not an even number each. Choose for example 4,256,4,2."
         )
     if heads % kv_heads or (kind != "llama" and kv_heads != heads):
         raise OptionOutOfRange(

@@ -24,8 +24,8 @@ MIB = 2**20
 WAITED = 1.1  # wall time over processor time of one thread; an undisturbed one has 1.00 to 1.02
 TITLES = {
     "prefill": "prefill: a text is read",
-    "decode": "decode: one token is read behind a cached text",
-    "static_decode": "decode: one token is read behind a text in a cache of fixed size (StaticCache)",
+    "decode": "decode: one token is read after a cached text",
+    "static_decode": "decode: one token is read after a text in a cache of fixed size (StaticCache)",
     "train": "train: forward and backward",
 }
 PANEL = (4.6, 3.4)  # inches, in the plot

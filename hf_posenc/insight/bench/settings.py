@@ -20,7 +20,7 @@ from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import OptionOutOfRange
 
 DECODING = ("decode", "static_decode")
-"""Cases in which one token is read behind a cached text."""
+"""Cases in which one token is read after a cached text."""
 
 DOCUMENTS = 4
 """Of a packed row."""

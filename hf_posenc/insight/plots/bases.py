@@ -3,6 +3,7 @@
     signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
     magnitudes (distances, shares)                    dark blue to yellow (cividis)
     every scheme has a scale of its own, which ends at its largest absolute value; with --same-scale all have one
+    a colour bar of signed numbers                    shows zero and the part of its scale that occurs
 
 The frames of an animation share the scale of their panel.
 """
@@ -76,12 +77,15 @@ class Maps(Plot):
         """Draw one map per scheme; equal ones once."""
         sheets, scales = drawn_once(sheets, scales)
         grid = self.panels(figure, sheets)
-        colours, limits, images = SIGNED if self.signed else MAGNITUDES, [], []
+        colours, limits, images, ranges = SIGNED if self.signed else MAGNITUDES, [], [], []
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            limits.append(limits_of([one.numbers[self.key] for one in scales.of(number)], signed=self.signed))
+            maps = [one.numbers[self.key] for one in scales.of(number)]
+            limits.append(limits_of(maps, signed=self.signed))
+            ranges.append(limits_of([*maps, torch.zeros(1)] if self.signed else maps, signed=False))
             images.append(heat_map(axes, sheet.numbers[self.key], limits[-1], colours, square=self.square))
             self.mark(axes, sheet)
         bars = colour_bars(figure, grid, images, self.unit)
+        crop(bars, ranges)
         say_scale(figure, scales, len(grid), limits)
         self.mark_bars(bars, sheets)
 
@@ -102,6 +106,13 @@ def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label
     if len({image.get_clim() for image in images}) == 1:
         return [figure.colorbar(images[-1], ax=list(panels), label=label, shrink=0.85)]
     return [figure.colorbar(i, ax=axes, label=label, shrink=0.85) for i, axes in zip(images, panels, strict=True)]
+
+
+def crop(bars: Sequence[Any], ranges: Sequence[tuple[float, float]]) -> None:
+    """Show of each bar only the range of its numbers; a common bar shows that of all panels."""
+    lows, highs = zip(*ranges, strict=True)
+    for bar, (low, high) in zip(bars, ranges if len(bars) > 1 else [(min(lows), max(highs))], strict=True):
+        bar.ax.set_ylim(low, high)
 
 
 def heat_map(axes: Any, values: Tensor, limits: tuple[float, float], colours: Any, *, square: bool = True) -> Any:

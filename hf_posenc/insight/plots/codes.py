@@ -41,8 +41,8 @@ def codes(target: Target, length: int, start: int = 0) -> Tensor:
     rotating = list(rotations(target, length).values())
     if not rotating:
         raise OptionOutOfRange(
-            f"Scheme {target.label!r} encodes pairs of positions only, so that single positions have nothing to plot. "
-            'Choose another plot: "bias", "scores" or "distances".'
+            f"Scheme {target.label!r} encodes only pairs of positions, so there is nothing to plot for a single one. "
+            'Choose another plot: "bias", "score" or "distance".'
         )
     rotation = rotating[0]
     coordinates = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
@@ -129,12 +129,12 @@ def rotations(target: Target, length: int) -> dict[str, Rotation]:
     by_row = scheme.row_rotation()
     if by_row is not None:
         longest = int(by_row.length_of(torch.tensor([[length - 1]])))
-        return {f"at length {longest}": by_row.rotation_of(longest)}
+        return {f"at length {longest:,}": by_row.rotation_of(longest)}
     found: dict[str, Rotation] = {}
     for region in scheme.regions(target.context(position_range(1))):
         if region.rotation is not None and region.rotation not in found.values():
             start, end = region.band.rows_from, region.band.rows_until
-            found[f"rows from {start}" if end is None else f"rows under {end}"] = region.rotation
+            found[f"texts from {start:,} tokens" if end is None else f"texts under {end:,}"] = region.rotation
     shared = scheme.rotation()
     return found or ({} if shared is None else {"": shared})
 

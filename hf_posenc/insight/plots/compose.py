@@ -149,7 +149,7 @@ def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | Non
             None for the one that ``model`` carries, which is shown as it is, with what it has learned.
         plots: names of plots; by default the most informative one for the schemes.
         **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``position``, ``head``,
-            ``channels``, ``vectors`` as in `View`; ``layer``; ``model``, a live model, or ``shapes``, `Shapes` of a
+            ``channels``, ``vectors`` as in `View`; ``layer``; ``model``, a loaded model, or ``shapes``, `Shapes` of a
             model without weights.
 
     Returns:
@@ -196,7 +196,9 @@ def request_of(
     """
     unknown = set(how) - {*VIEW, *LENGTHS}
     if unknown:
-        raise TypeError(f"show() got {min(unknown)!r}. It takes model, shapes, layer, {', '.join((*VIEW, *LENGTHS))}.")
+        raise TypeError(
+            f"show() has no option {min(unknown)!r}. It takes model, shapes, layer, {', '.join((*VIEW, *LENGTHS))}."
+        )
     entries = entries_of(schemes) if schemes is not None else [] if model is None else carried(model)
     if not entries:
         raise NotPatched("No scheme is named, and there is no model that carries one. Name a scheme, such as 'rope'.")

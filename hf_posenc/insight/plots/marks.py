@@ -90,7 +90,7 @@ def legend(figure: Any, *panels: Any) -> None:
 def legend_of(figure: Any, named: Mapping[str, Any]) -> None:
     """Names of some marks under the plot."""
     across = max(1, min(5, int(13 * figure.get_figwidth()) // (7 + max(map(len, named)))))
-    figure.set_size_inches(figure.get_figwidth(), figure.get_figheight() + 0.2 * math.ceil(len(named) / across))
+    figure.set_size_inches(figure.get_figwidth(), figure.get_figheight() + 0.2 * math.ceil(len(named) / across) + 0.1)
     figure.legend(
         list(named.values()), list(named), loc="outside lower left", ncols=across, frameon=False, handlelength=2.4
     )

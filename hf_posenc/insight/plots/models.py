@@ -1,4 +1,4 @@
-"""Sources of schemes to plot: shapes without weights, or a live model.
+"""Sources of schemes to plot: shapes without weights, or a loaded model.
 
 Built for shapes alone, learned parameters have their initial values, always with the same seed. Patched into a model, a
 scheme has the position table and projections of that model; the scheme that a model carries has what it has learned.
@@ -102,7 +102,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Model:
-    """A live model, patched while a plot is computed and restored afterwards; a scheme that it carries is set aside."""
+    """A loaded model, patched while a plot is computed and restored afterwards; its own scheme is set aside."""
 
     model: nn.Module = field(repr=False)
 

@@ -1,4 +1,4 @@
-"""Attention of a live model: the captured calls of its layers, and their weight by query–key distance.
+"""Attention of a loaded model: the captured calls of its layers, and their weight by query–key distance.
 
     mass[h, δ] = mean over rows i of w[h, i, i − δ]          δ = query position − key position
 
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
+from hf_posenc.forward.attention import RotatedCall, with_sink
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.forward.mix import RotatedCall, with_sink
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched
 

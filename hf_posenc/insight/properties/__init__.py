@@ -48,24 +48,24 @@ class Property:
 PROPERTIES = {
     one.name: one
     for one in (
-        Property("unique", "Are no two positions alike?", "least difference {:.2g}", uniqueness.unique),
-        Property("same", "Has a position the same code in every text?", "differs by {:.2g}", uniqueness.same),
-        Property("linear", "Is p → p + k one linear map, whatever p?", "residual {:.2g}", translation.linear),
-        Property("relative", "Does the score depend on i − j only?", "differs by {:.2g} std", translation.relative),
+        Property("unique", "Has every position its own code?", "smallest difference {:.2g}", uniqueness.unique),
+        Property("same", "Is a code the same in every text?", "differs by {:.2g}", uniqueness.same),
+        Property("linear", "Does one linear map shift all codes by k?", "residual {:.2g}", translation.linear),
+        Property("relative", "Does the score depend only on distance?", "differs by {:.2g} std", translation.relative),
         Property("beyond", "Is it defined beyond the trained length?", "to position {:,.0f}", extrapolation.beyond),
-        Property("deterministic", "Do two calls give the same?", "differs by {:.2g}", uniqueness.deterministic),
-        Property("axes", "Does it extend to two axes?", "differs by {:.2g}", uniqueness.axes),
+        Property("deterministic", "Do two calls give the same result?", "differs by {:.2g}", uniqueness.deterministic),
+        Property("axes", "Does it work in two dimensions?", "differs by {:.2g}", uniqueness.axes),
         Property("bounded", "Does it stay bounded as positions grow?", "grows {:.2g}-fold", extrapolation.bounded),
         Property(
-            "continuous", "Does it move little where position moves little?", "moves by {:.2g} of a step",
+            "continuous", "Do nearby positions have similar codes?", "moves by {:.2g} of a step",
             extrapolation.continuous,
         ),
         Property("decays", "Does the score fall with distance?", "rank correlation {:.2f}", extrapolation.decays),
         Property(
-            "equal_gaps", "Is a step the same in a text of 3 as in one of 4?", "steps differ by {:.2g}",
+            "equal_gaps", "Is a step the same in texts of 3 and 4?", "steps differ by {:.2g}",
             uniqueness.equal_gaps,
         ),
-        Property("direction", "Does it tell before from after?", "differs by {:.2g}", extrapolation.direction),
+        Property("direction", "Does it distinguish before from after?", "differs by {:.2g}", extrapolation.direction),
     )
 }  # fmt: skip
 """All properties by name, in the order of tables."""

@@ -35,10 +35,10 @@ def beyond(target: PropertyTarget) -> PropertyValue:
             refused = str(error).partition(". ")[0]
             break
         if bool(numbers.isnan().any()):
-            refused = f"the logits at position {end - 1} are no numbers"
+            refused = f"the scores at position {end - 1} are NaN"
             break
         furthest = end - 1
-    says = f"last position of a text that was requested and defined; trained length {TRAINED}"
+    says = f"last position that was tried and is defined; trained length {TRAINED}"
     return PropertyValue(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
 
 
@@ -52,10 +52,10 @@ def bounded(target: PropertyTarget) -> PropertyValue:
         if max(near, far) < ROUNDING:
             if target.moved_by_position < ROUNDING:
                 return not_applicable("position does nothing to attention")
-            near, far, what = *key_sizes(target), "length of a rotated key, against the key's own"
+            near, far, what = *key_sizes(target), "length of a rotated key over the key's own"
     grown = far / max(near, 1e-12)
     return PropertyValue(
-        grown < GROWN, grown, f"largest {what} far away, {far:.3g}, against near the start, {near:.3g}", "",
+        grown < GROWN, grown, f"largest {what}: far away {far:.3g}, near the start {near:.3g}", "",
         {"near": near, "far": far},
     )  # fmt: skip
 
@@ -64,7 +64,7 @@ def continuous(target: PropertyTarget) -> PropertyValue:
     """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
     positions = torch.arange(1, target.length - 1).double()
     if not target.has_codes and (target.moved_by_position < ROUNDING or target.counts_tokens):
-        return not_applicable("numbers of positions do not enter: tokens are counted, or nothing is")
+        return not_applicable("it does not use the numbers of positions")
     whole = shown(target, positions.long())
     step = (shown(target, positions.long() + 1) - whole).nan_to_num(nan=0.0).abs().max()
     try:
@@ -81,7 +81,7 @@ def continuous(target: PropertyTarget) -> PropertyValue:
         )
     share = float(max(moves) / step.clamp(min=1e-12))
     return PropertyValue(
-        share < STEADY, share, "largest move for 1/1024 of a position, against the largest for a whole one"
+        share < STEADY, share, "largest change over 1/1024 of a position, divided by the largest over a whole one"
     )
 
 
@@ -150,21 +150,21 @@ def decays(target: PropertyTarget) -> PropertyValue:
     if codes is not None:
         span = len(positions) - max(STARTS)
         curves = [codes[s] @ codes[s : s + span].T for s in STARTS if span > 8]
-        what = f"inner products of codes, the worst of the starts {', '.join(map(str, STARTS))}"
+        what = f"inner products of codes, worst of the starts {', '.join(map(str, STARTS))}"
     elif target.moved_by_position < ROUNDING:
         return not_applicable("position does nothing to attention")
     else:
         found = target.profile(positions, contents=CONTENTS, alike=True).flip(-1)
         curves, what = (
             [found.mean(0)],
-            "logits of keys that say what the query says, on average over contents and heads",
+            "scores of keys equal to the query, averaged over contents and heads",
         )
     if not curves:
         return not_applicable("there are too few positions for a curve")
     worst = max(map(falling, curves))
     lost = [float(1 - c[-1] / c[0]) if float(c[0]) else 0.0 for c in curves]
     return PropertyValue(
-        worst <= FALLS, worst, f"rank correlation with distance, by octaves, of {what}", "", {"lost": min(lost)}
+        worst <= FALLS, worst, f"rank correlation of distance, in octaves, and {what}", "", {"lost": min(lost)}
     )
 
 
@@ -178,8 +178,8 @@ def direction(target: PropertyTarget) -> PropertyValue:
         apart = difference(products, products.flip(-1)) / max(float(products.abs().max()), 1e-12)
         return PropertyValue(
             apart > ROUNDING, apart,
-            "largest difference of ⟨c(p), c(p + k)⟩ and ⟨c(p), c(p − k)⟩, against the largest product; "
-            "learned projections of queries and keys may tell what the product does not",
+            "largest difference of ⟨c(p), c(p + k)⟩ and ⟨c(p), c(p − k)⟩, divided by the largest product; "
+            "learned projections may distinguish what the product does not",
         )  # fmt: skip
     try:
         layer = target.layer(causal=False)
@@ -191,7 +191,7 @@ def direction(target: PropertyTarget) -> PropertyValue:
         return not_applicable("position does nothing to attention")
     apart = difference(row, row.flip(-1))
     return PropertyValue(
-        apart > ROUNDING, apart, "largest difference of logits k tokens ahead and k tokens behind, in an encoder"
+        apart > ROUNDING, apart, "largest difference between scores k tokens ahead and k tokens behind, in an encoder"
     )
 
 

@@ -49,17 +49,15 @@ def linear(target: PropertyTarget) -> PropertyValue:
     except PosEncError as error:
         return not_applicable(str(error))
     if found is None:
-        return PropertyValue(
-            False, float("inf"), "keys leave sight as they move away, which no linear map does", "unseen"
-        )
+        return PropertyValue(False, float("inf"), "far keys become invisible, which no linear map does", "unseen")
     holds = found.residual < NEARLY
     note = "" if holds else "affine" if found.affine < NEARLY else ""
     if holds and found.norm_change < NEARLY and target.has_codes:
         note = "rotation"
-    what = "codes" if target.has_codes else f"the logits that {QUERIES} later queries give a key"
+    what = "codes" if target.has_codes else f"the scores of a key with {QUERIES} later queries"
     says = (
-        f"residual of the fitted map of {what} for k = {STEP} on positions it was not fitted to, in steps; "
-        f"with a constant {found.affine:.1g}"
+        f"error of the linear map of {what} that was fitted for k = {STEP}, on other positions, in steps; "
+        f"with a constant, {found.affine:.1g}"
     )
     return PropertyValue(holds, found.residual, says, note, {"affine": found.affine, "norm": found.norm_change})
 
@@ -74,8 +72,8 @@ def relative(target: PropertyTarget) -> PropertyValue:
     later = target.constant_scores(positions + min(LATER, target.reach - len(positions)))
     uneven = max(off_diagonals(scores), difference(scores, later)) / float(moved.std())
     says = (
-        f"largest difference between pairs at one distance in logits of {len(positions)} equal tokens, at the start "
-        f"and {LATER} positions on, in their standard deviations"
+        f"largest difference between scores at one distance of {len(positions)} equal tokens, at the start and {LATER} "
+        "positions later, in standard deviations"
     )
     codes = target.codes(positions)
     if codes is None:

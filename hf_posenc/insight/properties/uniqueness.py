@@ -22,7 +22,7 @@ from hf_posenc.insight.properties.target import ROUNDING, WIDTH, PropertyTarget,
 
 CONTENTS = 8
 SIDE = 6  # of the grid
-LEAST = "least difference {:.2g}"
+LEAST = "smallest difference {:.2g}"
 
 
 def unique(target: PropertyTarget) -> PropertyValue:
@@ -32,12 +32,10 @@ def unique(target: PropertyTarget) -> PropertyValue:
     if codes is not None:
         least = least_distance(codes)
         return PropertyValue(
-            least > ROUNDING, least, f"least distance between the codes of two of {len(positions)} positions"
+            least > ROUNDING, least, f"smallest distance between two codes among {len(positions)} positions"
         )
     if target.moved_by_position < ROUNDING:
-        return PropertyValue(
-            False, 0.0, "all positions are alike: queries score equal keys the same wherever they stand"
-        )
+        return PropertyValue(False, 0.0, "all positions are alike: equal keys get equal scores everywhere")
     profile = target.profile(positions, contents=CONTENTS)
     hidden = int((~profile.isfinite()).any(0).sum())
     if hidden > 1:
@@ -47,7 +45,7 @@ def unique(target: PropertyTarget) -> PropertyValue:
     least = least_distance(profile.T)
     return PropertyValue(
         least > ROUNDING, least,
-        f"least difference between what {CONTENTS} queries score equal keys at two of {len(positions)} distances",
+        f"smallest difference between {CONTENTS} queries' scores of equal keys at two of {len(positions)} distances",
         "of distances",
     )  # fmt: skip
 
@@ -59,13 +57,13 @@ def same(target: PropertyTarget) -> PropertyValue:
     one, two = target.codes(short), target.codes(long)
     if one is not None and two is not None:
         apart = float((one - two[: len(short)]).abs().max())
-        says = f"largest difference between the codes of {len(short)} positions, alone and with as many after them"
+        says = f"largest difference between the codes of {len(short)} positions, in a text of that length and of twice"
     else:
         if target.moved_by_position < ROUNDING:
             return not_applicable("position does nothing to attention")
         long_scores = target.constant_scores(long)[:, : len(short), : len(short)]
         apart = difference(target.constant_scores(short), long_scores)
-        says = f"largest difference between the logits of {len(short)} tokens, alone and with as many after them"
+        says = f"largest difference between the scores of {len(short)} tokens, in a text of that length and of twice"
     return PropertyValue(apart < ROUNDING, apart, says)
 
 
@@ -84,7 +82,7 @@ def equal_gaps(target: PropertyTarget) -> PropertyValue:
             steps.append((last[:, 1] - last[:, 0]).norm())
     apart = float((steps[0] - steps[1]).abs())
     says = f"a step is {steps[0]:.3f} in a text of 3 tokens and {steps[1]:.3f} in one of 4, a channel"
-    return PropertyValue(apart < ROUNDING, apart, says if target.has_codes else says.replace("a channel", "in logits"))
+    return PropertyValue(apart < ROUNDING, apart, says if target.has_codes else says.replace("a channel", "in scores"))
 
 
 def deterministic(target: PropertyTarget) -> PropertyValue:
@@ -97,7 +95,7 @@ def deterministic(target: PropertyTarget) -> PropertyValue:
     fresh = max((float((a - b).abs().max()) for a, b in zip(drawn, other, strict=True)), default=0.0)
     recipe = target.layer().scheme.recipe and apart == 0.0
     trained = "after training" if fresh > 0 else "not in training" if recipe else ""
-    says = f"largest difference between the logits of {len(positions)} tokens in two calls"
+    says = f"largest difference between the scores of {len(positions)} tokens in two calls"
     if fresh > 0:
         says += f"; two fresh draws of what is learned differ by {fresh:.2g}"
     return PropertyValue(apart == 0.0, apart, says, trained if apart == 0.0 else "")
@@ -126,7 +124,7 @@ def axes(target: PropertyTarget) -> PropertyValue:
             return not_applicable("what a step means depends on the length of the text, and a grid has two lengths")
         line = target.codes(torch.arange(SIDE), Layer(target.scheme(width=WIDTH // 2)))
         least = least_distance(torch.cat((line[grid[:, 0]], line[grid[:, 1]]), dim=-1))  # type: ignore[index]
-        says = "least distance of codes of half the width for each axis, side by side, on a grid of 6 × 6"
+        says = "smallest distance between codes on a grid of 6 × 6, with half the channels for each axis"
         return PropertyValue(least > ROUNDING, least, says, "half the channels an axis", number=LEAST)
     rotation, takes = scheme.rotation(), False
     if rotation is not None:
@@ -135,7 +133,7 @@ def axes(target: PropertyTarget) -> PropertyValue:
             return not_applicable("it is made for distances along one axis")
         own = rotation if takes else replace(rotation, axes=tuple(m % 2 for m in range(len(rotation.frequencies))))
         uneven = uneven_grid(grid_scores(target, own, grid), grid)
-        says = "how far equal offsets on a grid of 6 × 6 score differently, in logits"
+        says = "largest difference between scores at equal offsets on a grid of 6 × 6"
         return PropertyValue(
             uneven < ROUNDING, uneven, says, "takes coordinates" if takes else "half the pairs an axis"
         )

@@ -2,8 +2,8 @@
 
     x_p[b] ← x_p[b] + α bit_b(p),  bit_b(p) = ⌊p / 2^b⌋ mod 2          252 is 11111100, highest digit first
 
-Bounded and different for every position below 2^width, but discontinuous: 6 and 7 differ in one channel, 7 and 8 in
-four, and no linear map advances the code by one position. Sinusoids are a smooth analogue: digit b changes every 2^b
+It is bounded, and different for every position below 2^width, but discontinuous: 6 and 7 differ in one channel, 7 and 8
+in four. No linear map advances the code by one position. Sinusoids are a smooth analogue: digit b changes every 2^b
 tokens.
 
 Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many textbooks. Nothing is

@@ -1,14 +1,15 @@
 """Scale-invariant attention: logits spread and sink with the distance, so that every range of distances counts alike.
 
     z'[i, j] = a_Δ z[i, j] + m_Δ          a_Δ² = 2 ln(Δ / τ + 1) + 1,   m_Δ = 1 − a_Δ²,   Δ = i − j
+                                          z: q_i · k_j / √d; a composed bias is added to z'
 
-For logits z from N(0, 1) the expected weight at distance Δ is then proportional to 1 / (Δ/τ + 1), and all keys from Δ
-to 10 Δ together have as much as those from 10 Δ to 100 Δ; the growing spread leaves that to few of them. Nearby tokens
-(Δ ≪ τ) keep their logits: a = 1 and m = 0 at distance 0, where α = β = √e in the paper's terms.
+If logits z are drawn from N(0, 1), the expected weight at distance Δ is proportional to 1 / (Δ/τ + 1). All keys from Δ
+to 10 Δ together then have the same weight as those from 10 Δ to 100 Δ. The growing spread gives that weight to few of
+them. Nearby tokens (Δ ≪ τ) keep their logits: a = 1 and m = 0 at distance 0, where α = β = √e in the paper's terms.
 
 For training from scratch, with norms of queries and keys. The authors combine it with RoPE without its slowest pairs,
 here ``"proportional+scale_invariant"``; on plain RoPE they find it poor. Do not add another temperature by length.
-Experimental: published for models of 162M and 304M parameters. An encoder's later keys are not defined by the source.
+Experimental: published for models of 162M and 304M parameters. The source does not define later keys in an encoder.
 
 Anson, Wang, Aitchison 2025, "Scale-invariant Attention", arXiv:2505.17083, sections 3 and 4.
 """
@@ -39,6 +40,7 @@ class ScaleInvariant(Scheme):
 
     replaces_host = False
     needs_causal = True
+    later_keys = False
 
     def __init__(self, geometry: Geometry, *, tau: Positive = 10.0) -> None:
         super().__init__(geometry)

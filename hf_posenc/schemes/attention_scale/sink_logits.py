@@ -3,16 +3,16 @@
     o_i = σ(lse_i − s_h) Σ_j softmax_j(z_ij) v_j          lse_i = log Σ_j e^(z_ij),   s_h = init + a_h
         = Σ_j softmax_j([z_i, s_h])_j v_j                  z: the whole logit, biases included
 
-The weights of a softmax sum to one, which a head that finds nothing to read puts on the first tokens; models break when
-these leave a window. The sink takes that weight, and has no value. Both lines are the same: the first one needs nothing
-of attention but the log-sum-exp that its kernels know.
+The weights of a softmax sum to one. A head that finds nothing to read puts them on the first tokens, and models break
+when these leave a window. The sink takes that weight, and has no value. Both lines are equal; the first needs only the
+log-sum-exp of attention, which kernels return.
 
-Learned: a, zero at first. A sink of −∞ would have no effect and no gradient either. ``init`` is −16: beside keys whose
-log-sum-exp is 0 the sink then weighs 10⁻⁷, which float32 rounds away: a trained model starts as it is. (A first token
-whose only score is −5 loses 2 · 10⁻⁵.) Its gradient is as small, and smaller beside large scores: Adam, whose steps do
-not depend on the size of gradients, stands still below its ε of 10⁻⁸. Then begin higher, at −6 for example. gpt-oss
-trains from scratch, with sinks near zero: ``init=0``. What is stored is a, as bfloat16 would round −16 to steps of a
-tenth; gpt-oss stores s.
+Learned: a, zero at first. A sink of −∞ would have no effect and no gradient either. ``init`` is −16: if the log-sum-exp
+of the keys is 0, the sink's weight is 10⁻⁷, which float32 rounds away, so a trained model starts unchanged. (A first
+token whose only score is −5 loses 2 · 10⁻⁵.) The gradient is as small, and smaller with large scores. Adam's steps do
+not depend on the size of gradients, but vanish below its ε of 10⁻⁸. Then begin higher, for example at −6. gpt-oss
+trains from scratch, with sinks near zero: ``init=0``. The parameter is a, because bfloat16 would round −16 to steps of
+a tenth; gpt-oss stores s.
 
 OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv:2508.10925, section 2.2; Xiao, Tian, Chen, Han, Lewis 2023,
 "Efficient Streaming Language Models with Attention Sinks", arXiv:2309.17453, section 3.3; Miller 2023, "Attention Is

@@ -2,10 +2,10 @@
 
     score[h, i, j] = q_i · k_j / √d − m_h |i − j|          m_h = 2^(−8 (h + 1) / H) for H a power of two
 
-Causally j ≤ i, so −m_h (i − j) = m_h j − m_h i. The last term is constant over the keys of a query and cancels in the
-softmax: what remains depends on the key alone. An encoder attends in both directions; there only the absolute distance
-counts, or one half of the heads looks back and the other half ahead, each by the slopes of half as many heads
-(``bidirectional="asymmetric"``). Other ways to distinguish left from right have no source and are not offered.
+Causally j ≤ i, so −m_h (i − j) = m_h j − m_h i. The last term is the same for all keys of a query and cancels in the
+softmax: what remains depends only on the key. An encoder attends in both directions, by the absolute distance. With
+``bidirectional="asymmetric"`` half of the heads look back and the others ahead, each half with the slopes of half as
+many heads. Other ways to distinguish left from right have no source and are not offered.
 
 Press, Smith, Lewis 2021, "Train Short, Test Long", arXiv:2108.12409, section 3; encoders: the authors' note in issue 5
 of ofirpress/attention_with_linear_biases.
@@ -38,15 +38,17 @@ UNSEEN = -1e30  # far below every score, and still finite when a temperature mul
 class ALiBi(Scheme):
     """Linear penalty on distance with one slope per head. No parameters by default; defined at every length.
 
-    ``slopes`` is the rule of the released code (default) or the plain geometric one; they differ where the number of
-    heads is no power of two. It can be a list of one slope ≥ 0 a head (0: no position). ``"learned"`` trains them from
-    the released ones on, as logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
+    ``slopes`` is the rule of the released code (default) or the plain geometric one; they differ if the number of heads
+    is not a power of two. It can be a list of one slope ≥ 0 a head (0: no position). ``"learned"`` trains them from the
+    released ones on, as logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
     """
 
     formula = r"""
     \mathrm{score}_{hij} &= \frac{q_i \cdot k_j}{\sqrt d} - m_h \, |i - j| \\
     m_h &= 2^{-8 (h + 1) / H} \quad \text{for $H$ a power of two}
     """
+
+    later_keys = False
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.terms import Block
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import CannotCombine
@@ -42,7 +43,7 @@ def by_head(factors: Tensor, distance: Tensor) -> Tensor:
 
 def exact(distance: Tensor) -> Tensor:
     """The distance in float64, to keep products with large distances exact; float32 on Metal, which has no float64."""
-    return distance.to(torch.float32 if distance.device.type == "mps" else torch.float64)
+    return distance.to(exact_dtype(distance.device))
 
 
 def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
@@ -58,8 +59,8 @@ def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
     """
     if distance.is_floating_point():
         raise CannotCombine(
-            f"Scheme {name!r} reads a table with one row a distance, and another scheme of this composition places "
-            "tokens between whole positions. Use a function of the distance instead, such as 'kerple' or 'alibi'."
+            f"Scheme {name!r} has a table row for each whole distance, but another scheme of this composition "
+            "makes positions fractional. Use a function of the distance instead, such as 'kerple' or 'alibi'."
         )
     return (-distance).clamp(-farthest, farthest) + farthest
 

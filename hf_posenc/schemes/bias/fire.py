@@ -14,6 +14,8 @@ ours: the paper has decoders only.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -32,6 +34,7 @@ from hf_posenc.schemes.weights import LinearWeights
 
 FEW = 1 << 13  # values, up to which finding units to leave out takes longer than evaluating all of them
 AHEAD = 256  # distances of a kept table beyond those that are needed
+Units = tuple[Tensor, Tensor, Tensor]
 AT_ONCE = 1 << 16  # pairs: the values of all units then stay in the processor's cache, which halves the time
 
 
@@ -47,6 +50,8 @@ class FIRE(Scheme):
       + f \left( \frac{\psi(i - j)}{\psi(\max(i, \tau)) + \varepsilon} \right)_{\!h} \\
     \psi(x) &= \ln(|c| \, x + 1)
     """
+
+    later_keys = False
 
     def __init__(
         self,
@@ -80,6 +85,8 @@ class FIRE(Scheme):
 
         even = ctx.steady and not is_traced()
         token = ctx.first if even and ctx.kept is not None and ctx.device.type == "cpu" else None
+        # What a decoder sees is no farther away than the start of the text: x ≤ 1 in every block.
+        units = cache(partial(self.bent_units, 1.0)) if even and ctx.causal and not torch.is_grad_enabled() else None
 
         def of_block(block: Block) -> Tensor:
             farthest = block.query_positions if reach is None else reach
@@ -88,7 +95,7 @@ class FIRE(Scheme):
             if token is not None and block.query.shape[2] == 1:
                 return self.of_token(ctx, token, block.key.shape[2])
             if even:
-                return self.relative(of_even_block(self.numerator, block), farthest)
+                return self.relative(of_even_block(self.numerator, block), farthest, units)
             return self.of(block.distance, farthest)
 
         return BlockBias(of_block, reads_scores=False)
@@ -98,11 +105,11 @@ class FIRE(Scheme):
         farthest key is ``reach [batch or 1, n or 1]`` away."""
         return self.relative(self.numerator(distance), reach)
 
-    def relative(self, numerator: Tensor, reach: Tensor) -> Tensor:
-        """The same of ψ of the distance."""
+    def relative(self, numerator: Tensor, reach: Tensor, units: Callable[[], Units] | None = None) -> Tensor:
+        """The same of ψ of the distance; ``units`` are the `bent_units` of all blocks, if they are shared."""
         threshold = (self.multiplier.float() * self.tau).abs()
         farthest = torch.maximum(reach.float(), threshold)[..., None]
-        return self.network(numerator / (self.psi(farthest) + self.eps)).transpose(0, 1)
+        return self.network(numerator / (self.psi(farthest) + self.eps), units).transpose(0, 1)
 
     def numerator(self, distance: Tensor) -> Tensor:
         """ψ of distances of either sign, same shape."""
@@ -115,45 +122,49 @@ class FIRE(Scheme):
         if known is None or len(known) < keys:
             known = kept["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))
             kept["numbers"] = float(self.c.abs()), float((self.multiplier.float() * self.tau).abs())
-        c, threshold = kept["numbers"]
+            weight, shift, out = self.bent_units(1.0)
+            kept["units"] = weight[:, None], shift[:, None], out
+        (c, threshold), (weight, shift, out) = kept["numbers"], kept["units"]
         reach = math.log1p(c * max(position, threshold)) + self.eps
-        return self.network(known.narrow(0, len(known) - keys, keys)[None, None] / reach).transpose(0, 1)
+        x = known.narrow(0, len(known) - keys, keys)[None] / reach
+        return (out @ torch.addmm(shift, weight, x).relu_())[None, :, None]
 
     def psi(self, x: Tensor) -> Tensor:
         """ln(|c| x + 1), for c of either sign."""
         return (self.c.float().abs() * x).log1p()
 
-    def network(self, x: Tensor) -> Tensor:
+    def network(self, x: Tensor, units: Callable[[], Units] | None = None) -> Tensor:
         """f at ``x […]``, ``[heads, …]``."""
         flat = x.reshape(1, -1)
         if is_traced() or is_captured(flat) or flat.numel() <= FEW:
             inner = torch.addmm(self.inner.bias.float()[:, None], self.inner.weight.float(), flat).relu_()
             return torch.addmm(self.outer.bias.float()[:, None], self.outer.weight.float(), inner).view(-1, *x.shape)
-        weight, shift, out = self.bent_units(flat)
+        weight, shift, out = self.bent_units(flat.detach().amax()) if units is None else units()
 
-        def units(part: Tensor) -> Tensor:
+        def active(part: Tensor) -> Tensor:
             return torch.addmm(shift[:, None], weight[:, None], part).relu_()
 
         if flat.numel() <= AT_ONCE:
-            return (out @ units(flat)).view(-1, *x.shape)
+            return (out @ active(flat)).view(-1, *x.shape)
         if torch.is_grad_enabled():
-            return torch.cat([out @ units(part) for part in flat.split(AT_ONCE, 1)], 1).view(-1, *x.shape)
-        values = flat.new_empty(len(out), flat.numel())
+            return torch.cat([out @ active(part) for part in flat.split(AT_ONCE, 1)], 1).view(-1, *x.shape)
+        values, memory = flat.new_empty(len(out), flat.numel()), flat.new_empty(len(weight), AT_ONCE)
         for part, place in zip(flat.split(AT_ONCE, 1), values.split(AT_ONCE, 1), strict=True):
-            torch.mm(out, units(part), out=place)
+            inside = memory[:, : part.shape[1]]
+            torch.mm(out, torch.addmm(shift[:, None], weight[:, None], part, out=inside).relu_(), out=place)
         return values.view(-1, *x.shape)
 
-    def bent_units(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A smaller network that equals f at ``x``: weights ``[units]``, shifts, and those of the heads.
+    def bent_units(self, largest: Tensor | float) -> Units:
+        """A smaller network that equals f up to the ``largest`` x: weights ``[units]``, shifts, and those of the heads.
 
-        On the interval from 0 to the largest x most ReLUs are linear: units that are active throughout add up to one
+        On the interval from 0 to that most ReLUs are linear: units that are active throughout add up to one
         line, and units that are inactive throughout vanish. The few others are evaluated, once for all heads, and with
         them ReLU(x) and ReLU(1), which are x and 1.
         """
         weight, shift = self.inner.weight.float()[:, 0], self.inner.bias.float()
         # A copy: weights loaded from a file have another memory alignment, for which kernels may round differently.
         out = self.outer.weight.float().clone()
-        ends = torch.stack((shift, weight * x.detach().amax().clamp(min=1.0) + shift)).detach()
+        ends = torch.stack((shift, weight * max(largest, 1.0) + shift)).detach()
         on, off = ends.amin(0) > 0, ends.amax(0) <= 0
         bends = ~(on | off)
         line = torch.stack((out @ (weight * on), out @ (shift * on) + self.outer.bias.float()), dim=1)

@@ -37,9 +37,9 @@ HIGHEST_POWER = 2.0  # above it the kernel is no longer conditionally positive d
 class Kerple(Scheme):
     """Two trained numbers per head and layer: the depth of the penalty and its growth rate. Defined at every length.
 
-    ``init`` draws them uniformly or takes the upper bounds. ``param="clamp"`` keeps them above ``eps`` as the released
-    code does, so that its numbers can be copied; under ``"softplus"`` they are positive without a bound, and ``eps`` is
-    the smallest that is drawn. Train after patching.
+    ``init`` draws them uniformly or takes the upper bounds. ``param="clamp"`` keeps them above ``eps``, like the
+    released code, whose values can be copied. With ``"softplus"`` they are positive without a bound, and ``eps`` is the
+    smallest initial value. Train after patching.
     """
 
     formula = r"""

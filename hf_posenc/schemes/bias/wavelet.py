@@ -2,9 +2,9 @@
 
     score[i, j] = q_i · (k_j + p_{i−j}) / √d          p_Δ[c] = ψ((Δ − b_c) / a_c),  ψ(t) = (1 − t²) e^(−t²/2)  (Ricker)
 
-Shaw's relative vectors with fixed values: narrow and wide windows, near and far, without clipping. The publication
-takes dyadic scales and a grid of shifts; their combination is taken to be the product, a ∈ {1, 2, 4, …, 128},
-b ∈ {0, 1, …}, as many as a head has channels.
+Shaw's relative vectors with fixed values: narrow and wide windows, near and far, without clipping. The publication has
+dyadic scales and a grid of shifts. We combine each scale with each shift: a ∈ {1, 2, 4, …, 128}, b ∈ {0, 1, …}, one
+pair for each channel of a head.
 
 Oka, Hasegawa, Nishida, Saito 2025, "Wavelet-based Positional Representation for Long Context", arXiv:2502.02004.
 """

@@ -6,9 +6,9 @@
 With all gates open p is the distance plus one. In an encoder the sum runs between the two tokens, whichever is first;
 e does not distinguish left from right.
 
-Learned: e, npos × head_dim for all heads, zero at first, so that training starts from no positions (or, composed, from
-the other scheme's); training is needed. The gates are recomputed for every query, back to where its count reaches the
-last row of e; the memory is that of a block of queries.
+Learned: e, npos × head_dim for all heads; training is needed. e is zero at first, so training starts without positions,
+or with those of a composed scheme. The gates are recomputed for every query, back to where its count reaches the last
+row of e, one block of queries at a time.
 
 Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv:2405.18719, section 4; appendix B for the code.
 """

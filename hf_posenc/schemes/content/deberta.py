@@ -95,6 +95,8 @@ class DeBERTa(Scheme):
         "share_att_key": "share_key",
     }
 
+    later_keys = False
+
     def __init__(
         self,
         geometry: Geometry,
@@ -208,8 +210,8 @@ class DeBERTa(Scheme):
         """
         if distance.is_floating_point():
             raise CannotCombine(
-                f"Scheme {self.record.name!r} reads a table by whole distances, and another scheme of this composition "
-                "places tokens between whole positions. Use 'transformer_xl', which has a value for every distance."
+                f"Scheme {self.record.name!r} has a table row for each whole distance, but another scheme of this "
+                "composition makes positions fractional. Use 'transformer_xl', which has a value for every distance."
             )
         starts = constant(self.starts, distance.dtype, distance.device)
         steps = torch.bucketize(distance.abs(), starts, right=True)

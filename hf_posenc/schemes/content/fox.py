@@ -2,12 +2,12 @@
 
     score[i, j] = q_i · k_j / √d + Σ ln f_t over t = j+1 … i          f_t = σ(w_h · x_t + b_h),  one w and b per head
 
-The sum is c_i − c_j for c the cumulative sum of ln f: c_i is constant over the keys of a query and cancels in the
-softmax, so the bias depends on the key alone. A constant f is ALiBi with the slope −ln f. The cache stores ln f with
+With c the cumulative sum of ln f, the sum is c_i − c_j. c_i is the same for all keys of a query and cancels in the
+softmax, so the bias depends only on the key. A constant f is ALiBi with the slope −ln f. The cache stores ln f with
 each key.
 
-An encoder has two gates per head, the second for later keys: Σ ln r_t over t = i+1 … j for j > i; or, with
-``bidirectional=False``, the first in both directions.
+An encoder has two gates per head. The second is for later keys: Σ ln r_t over t = i+1 … j for j > i. With
+``bidirectional=False`` the first serves both directions.
 
 Learned: w, drawn from N(0, 0.02²), and b; training is needed. A large ``bias_init`` makes the decay small and starts
 close to the positions it is composed with (``"rope+fox"``).
@@ -50,6 +50,8 @@ class Fox(Scheme):
     """
 
     shared = False
+
+    later_keys = False
 
     def __init__(
         self,

@@ -3,9 +3,9 @@
     score[h, i, j] = q_i · k_j / √d − (i − j) ω_h (g_i + g'_j)
     g_i = ln(1 + e^(v_h · q_i / √d)),   g'_j = ln(1 + e^(u_h · k_j / √d)),   ω_h = ln(1 + e^(a_h)) m_h
 
-It is the additive one of the paper's two groups: a unipotent action on queries and keys with one more coordinate, the
-translation by (i − j). Constant gates are ALiBi, whose slopes m_h are the scale here. The gates read the queries and
-keys of the layer, so that a cache needs nothing beside these.
+Of the paper's two groups, this is the additive one: a unipotent action on queries and keys with one more coordinate,
+the translation by (i − j). Constant gates give ALiBi, whose slopes m_h set the scale. The gates read the queries and
+keys of the layer, so a cache needs nothing else.
 
 Learned: u and v, of length 1 when they are read, and a, with softplus(a) = 1 at first. Gates begin near ln 2.
 Do not compose it with a rotation: gates would read turned queries and keys, and depend on absolute positions. Decoders
@@ -51,6 +51,7 @@ class GrapeA(Scheme):
 
     shared = False
     needs_causal = True
+    later_keys = False
 
     def __init__(self, geometry: Geometry, *, gates: Gates = "both") -> None:
         super().__init__(geometry)

@@ -3,8 +3,8 @@
     score[i, j] = ((q_i + u) · k_j + (q_i + v) · W_R R_{i−j}) / √d      R_Δ = [sin Δω, cos Δω],  ω_m = base^(−2m / D)
 
 The four terms are content–content, content–distance, a bias of content (u) and a bias of distance (v). Only the
-distances that occur are projected. Where the distances are sparse, fractional or unknown (a traced graph), the
-sinusoid of a difference is computed as a product: with a = W_Rᵀ (q_i + v), a · R_{i−j} = rotate(a, i) · R_{−j}.
+distances that occur are projected. If the distances are sparse, fractional or unknown (a traced graph), the sinusoid of
+a difference is computed as a product. With a = W_Rᵀ (q_i + v): a · R_{i−j} = rotate(a, i) · R_{−j}.
 
 Learned: W_R, u, v, drawn from N(0, 0.02²); training is needed. An encoder has negative distances as well.
 
@@ -52,6 +52,8 @@ class TransformerXL(Scheme):
     \mathrm{score}_{ij} &= \left( (q_i + u) \cdot k_j + (q_i + v) \cdot W_R R_{i - j} \right) / \sqrt d \\
     R_\Delta &= [\sin \Delta \omega, \, \cos \Delta \omega], \quad \omega_m = \mathrm{base}^{-2m/D}
     """
+
+    later_keys = False
 
     def __init__(
         self,

@@ -7,7 +7,7 @@
 Rotation helps a model to learn, and limits it to the lengths of its training; a decoder without it still infers order
 from its mask. Without recalibration the model is broken; a small share of its training (0.5 to 2 percent, the authors
 report) restores it, without long sequences. The gains g of the norms are learned; softmax_scale is tuned for long
-sequences afterwards (the released code has it as the whole factor of q · k, here it is relative to 1 / √d).
+sequences afterwards. Here it multiplies 1 / √d; in the released code it replaces it.
 
 Gelberg, Eguchi, Akiba, Cetin 2025, "Extending the Context of Pretrained LLMs by Dropping Their Positional Embeddings",
 arXiv:2512.12167; the released code.

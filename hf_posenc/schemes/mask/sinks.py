@@ -4,10 +4,10 @@
                   i − W < j ≤ i             W = recent
     positions are counted inside the cache: 0 … S + W − 1, the query at its end
 
-Models put surplus attention on the first tokens; a window that drops those breaks, one that keeps them can stream
-without limit. Recent keys keep their true distance, and the sinks have distance S + W − 1 − j from every later query:
-keys are rotated once, at their own positions, and only the queries for the sinks are rotated by another angle. A
-dynamic cache (the default of ``generate``) holds S + W − 1 keys. The context that the model can use is not extended.
+Models put surplus attention on the first tokens. A window that drops these tokens breaks the model; one that keeps them
+can stream without limit. Recent keys keep their true distance; sink j has distance S + W − 1 − j from every later
+query. Keys are rotated once, at their own positions; only queries get another angle, for the sinks. A dynamic cache
+(the default of ``generate``) holds S + W − 1 keys. The context that the model can use is not extended.
 
 The query counts as recent. Code that evicts after a step rather than before it, as the paper's perplexity script, sees
 one key more: that is ``recent`` + 1 here. The first tokens are those at positions 0 … S − 1.

@@ -3,8 +3,8 @@
     SHAPE    p ← p + Δ                    Δ uniform in {0 … max_shift}, by default as far as the target length allows
     CAPE     p ← e^λ (p + Δ + ε_p)        Δ, ε_p, λ uniform within ± max_shift, ± jitter, ± log_scale
 
-The model learns what the shift leaves unchanged: distance. CAPE also perturbs each distance (order stays, as ε is at
-most 1/2) and scales all of them, so that positions become fractional: it works with functions of position, not with
+The model learns what the shift leaves unchanged: distance. CAPE also perturbs each distance (the order stays, as ε is
+at most 1/2) and scales all of them. Positions become fractional, so it works with functions of position, not with
 tables. Nothing is learned; relative schemes are invariant to the shift.
 
 Kiyono, Kobayashi, Suzuki, Inui 2021, "SHAPE", arXiv:2109.05644, section 3; Likhomanenko, Xu, Synnaeve, Collobert,

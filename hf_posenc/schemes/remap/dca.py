@@ -6,8 +6,8 @@
                min(2S − 1, c)      for older keys
 
 All keys are rotated once. Distances stay exact up to w + 1 across a boundary; beyond, only the keys' positions inside
-their chunks differ. The released code also increases a temperature with the sequence length, so that cached keys keep
-an older one; here ``mscale`` takes the target length's, the same for all.
+their chunks differ. The released code also increases a temperature with the sequence length, so cached keys keep an
+older value. Here ``mscale`` uses one value for all, that of the target length.
 
 An et al. 2024, "Training-Free Long-Context Scaling of Large Language Models", arXiv:2402.17463, section 3;
 github.com/HKUNLP/ChunkLlama.
@@ -33,8 +33,9 @@ from hf_posenc.schemes.registry import register_scheme
 class DualChunkAttention(Scheme):
     """Positions start over in every chunk. Zero-shot on RoPE models; keys are cached rotated, once.
 
-    ``chunk`` (default: ¾ of the trained length) bounds every distance, ``local`` (default: an eighth) is what stays
-    exact across a boundary. ``mscale`` adds the released code's temperature, (0.05 ln factor + 1)² on all logits.
+    ``chunk`` (default: ¾ of the trained length) bounds every distance, ``local`` (default: an eighth) is the distance
+    that stays exact across a boundary. ``mscale`` adds the released code's temperature, (0.05 ln factor + 1)² on all
+    logits.
     """
 
     formula = r"""

@@ -3,14 +3,14 @@
     Δ'_m = i − j                                           for i − j < W
            ⌊i / G_b⌋ − ⌊j / G_b⌋ + W − ⌊W / G_b⌋            beyond          b = ⌊m B / pairs⌋, the band of pair m
 
-Slow pairs have never turned far enough to know long distances, fast ones have turned many times and know them all: each
-band is read at the distances at which it works best. Llama 3 8B, trained on 8k, reads 128k with eight bands, W = 1024
-and G = 2, 8, 2, 8, 32, 32, 32, 4, fastest first.
+In training, slow pairs never turn far enough for long distances, while fast ones turn many times. So each band gets the
+distances at which it works best. Llama 3 8B, trained on 8k, reads 128k with eight bands, W = 1024 and G = 2, 8, 2, 8,
+32, 32, 32, 4, fastest first.
 
 The authors find G by trying each band on needles in a haystack; ``hf-posenc compare --tune`` tries some on a text. As
-published, a band may keep distances longer than the trained ones. Left out is the choice of single channels for each
-head by the norms of queries and keys, which the released code leaves out as well unless it is asked. That code shifts
-queries by W − W / G without rounding where it reads a prompt, and rounds where it decodes; here both are rounded.
+published, a band may keep distances longer than the trained ones. The choice of single channels for each head by norms
+of queries and keys is left out, as it is by default in the released code. That code shifts queries by W − W / G,
+unrounded in a prompt and rounded in decoding; here both are rounded.
 
 Lu, Zhao, Zhou, An, Wang, Li, Yang, Zhao, Ji, Gui, Zhang, Huang 2025, "Effective Length Extrapolation via
 Dimension-Wise Positional Embeddings Manipulation", arXiv:2504.18857; github.com/LuLuLuyi/DPE.

@@ -3,17 +3,17 @@
     Δ' = i − j                     for i − j ≤ w            w = window
          ⌊i / G⌋ − ⌊j / G⌋         beyond                   G = max(1, ⌈L / L0⌉),  L0 = trained length
 
-Other than in `self_extend`, no offset joins the two: at the border distances fall from w to w / G, and none exceeds L0.
-L is the length at each query (``length="row"``): texts within L0 are unchanged, and cached decoding equals a single
-forward pass. The released code takes the length of the call (``"sequence"``): a prefill is grouped as its last token
-requires, and a decoded token by the length so far, with keys that layers below computed under a smaller G. All samples
-of a batch then have the longest's length.
+Unlike in `self_extend`, no offset joins the two: at the border distances fall from w to w / G, and none exceeds L0. L
+is the length at each query (``length="row"``): texts within L0 are unchanged, and cached decoding equals a single
+forward pass. The released code takes the length of the call (``"sequence"``): a prefill gets the groups of its last
+token. A decoded token gets those of the length so far, with keys that lower layers computed under a smaller G. All
+samples of a batch then have the length of the longest.
 
 The cache holds a key once, and each call rotates it from its position to its group: R(⌊j / G⌋ − j) R(j) k. With
-``key_cache="copies"`` it holds one copy for every G. By rows, G stays that of the target length beyond it.
+``key_cache="copies"`` it holds one copy for every G. With ``length="row"``, G does not grow beyond the target length.
 
-The authors have w = 2,048 of L0 = 32,768. A small Llama trained on 256 tokens needs a greater share: at 8 × L0 it loses
-a nat with 16 tokens, against 64.
+The authors have w = 2,048 of L0 = 32,768. A small Llama trained on 256 tokens needs a greater share: at 8 × L0 its loss
+is a nat higher with 16 tokens than with 64.
 
 Tang, Wang, Gu, Han, Cai 2026, "Jet-Long: Efficient Long-Context Extension with Dynamic Bifocal RoPE", arXiv:2607.07740;
 github.com/jet-ai-projects/Jet-Long.

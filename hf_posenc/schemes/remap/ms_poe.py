@@ -2,18 +2,17 @@
 
     Δ' = (i − j) / r_h        r_h = r_min + (r_max − r_min) n / (H − 1) for the n-th head of ``order``, n = 0 … H − 1
 
-Models read the middle of a long text worse than its ends. Shorter distances help the heads that attend to few tokens
-wherever these stand; heads that see positions well keep theirs nearly as they are, and so come first in ``order``. The
-published order is that of *position awareness*: the share of the keys that have more than α times the mean weight in
-the last row of a prompt, greatest first; `order_of` has it from attention weights. The method finds it anew in every
-prompt, which makes a token's output depend on later ones. Here it is an option, for all layers or for each, and without
-it heads are taken as they stand.
+Models read the middle of a long text worse than its ends. Shorter distances help heads that attend to few tokens,
+wherever these are. Heads that use positions well keep them nearly unchanged, so they come first in ``order``. The
+published order is by *position awareness*, greatest first: the share of keys with more than α times the mean weight,
+for the last query of a prompt. `order_of` computes it from attention weights. The method finds it anew in every prompt,
+which makes a token's output depend on later ones. Here it is an option, for all layers or for each; by default heads
+keep their own order.
 
-Where query heads share a key head, each of them reads keys of its own: keys and values are repeated, and a KV cache is
-H / kv_heads times as large. The released code rotates a shared key by the ratio of the first of its query heads alone,
-so that products no longer depend on the distance. It also gives head h the ratio of number ``order[h]``, which is the
-inverse of what was meant; divides by H in place of H − 1; and leaves the first two layers as they are (``layers=`` of
-`patch_model` chooses them). α is 4 there.
+Query heads that share a key head get separate keys: keys and values are repeated, and a KV cache is H / kv_heads times
+as large. The released code rotates a shared key by the ratio of its first query head, so products no longer depend on
+the distance. It also gives head h the ratio of number ``order[h]``, the inverse of what was meant, and divides by H
+instead of H − 1. It leaves the first two layers unchanged (``layers=`` of `patch_model` chooses them). α is 4 there.
 
 Zhang, Chen, Liu, Yao, Ruwase, Chen, Wu, Wang 2024, "Found in the Middle: How Language Models Use Long Contexts Better
 via Plug-and-Play Positional Encoding", arXiv:2403.04797, section 3; github.com/VITA-Group/Ms-PoE.
@@ -41,8 +40,8 @@ OUTLIER = 4.0
 class MsPoE(Scheme):
     """Positions divided by a ratio for each head, from ``r_min`` (1.2) to ``r_max`` (1.8) along ``order``.
 
-    ``order`` has the numbers of all heads, the one that sees positions best first, or such a list for each layer; by
-    default 0, 1, 2 … A KV cache holds keys and values for every query head.
+    ``order`` lists all heads, the one that uses positions best first, or has such a list for each layer; by default 0,
+    1, 2 … A KV cache holds keys and values for every query head.
     """
 
     formula = r"""

@@ -5,7 +5,7 @@
     an encoder has both signs: Δ' = sign(Δ) g(|Δ|), without published results
 
 Two regions: near pairs are rotated by their positions; far ones have the query at w and the keys at 0. The cache stores
-each key twice, rotated and raw, so that decoding rotates no key again; with ``key_cache="one"`` it stores the raw one,
+each key twice, rotated and raw, so decoding rotates no key again. With ``key_cache="one"`` it stores only the raw one,
 and each new token rotates the keys of its window. Compose with log-n as ``"rerope+logn"``.
 
 Su 2023, kexue.fm/archives/9708; github.com/bojone/rerope.

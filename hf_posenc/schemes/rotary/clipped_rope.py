@@ -4,7 +4,7 @@
            0                                  ``clip="hard"``
 
 ω_m are those of the model, or of a composed scaling (``"yarn+clipped_rope"``). The first of the n pairs keeps its
-frequency and the last is at rest, so that n = 1 does nothing unless it is cut hard. The authors fade 20 of 64 pairs of
+frequency, and the last is at rest; so n = 1 does nothing unless it is cut hard. The authors fade 20 of 64 pairs of
 Llama 3; the default is that share of any head. A hard edge lets attention scores oscillate with the distance, they
 argue. The name `cope` belongs to another scheme.
 

@@ -3,8 +3,8 @@
     base'(L) = base · (1 + f (L / L0 − 1))^(d / (d − 2))  for L > L0, base for L ≤ L0        f = multiplier
 
 L is the length *at each query*: token i and all its keys are rotated with the base of length i + 1. One length for a
-whole call, as in other implementations, makes a token's output depend on later tokens, and cached decoding differ from
-a single forward pass. Keys are therefore cached raw and rotated for each query. All queries of an encoder have one
+whole call, as in other implementations, would make outputs depend on later tokens. Cached decoding would differ from a
+single forward pass. Keys are therefore cached raw and rotated for each query. All queries of an encoder have one
 length, that of their sequence.
 
 emozilla 2023, reddit.com/r/LocalLLaMA/comments/14mrgpr.
@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.terms import RowRotation
 from hf_posenc.schemes.absolute.text_length import text_lengths
@@ -24,7 +25,7 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import AtLeastOne, Base, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.ntk import stretched
-from hf_posenc.schemes.rotary.rotary import Rotary, exact_dtype, own_within_trained
+from hf_posenc.schemes.rotary.rotary import Rotary, own_within_trained
 
 STEPS = 4
 """Rotations for each trained length of tokens in a comparison. On a small Llama on a novel, up to 8×, losses differ by
@@ -87,9 +88,9 @@ class RotationByLength(Scheme):
 class DynamicNTK(RotationByLength):
     """RoPE whose base follows the sequence length so far. Exact up to the trained length, usable to 2–4×.
 
-    ``granularity`` rounds lengths beyond the trained one up to steps, counted from there, so that blocks of queries
-    share a rotation: cheaper, and still the same with and without cache; decoding then rotates the new key only, except
-    at the first token of a step. ``multiplier`` scales the base by more than the length requires.
+    ``granularity`` rounds lengths beyond the trained length up, to steps of that many tokens. Blocks of queries then
+    share a rotation, which is cheaper and still the same with and without cache. Decoding rotates only the new key,
+    except at the first token of a step. ``multiplier`` scales the base by more than the length requires.
     """
 
     formula = r"""

@@ -4,8 +4,8 @@
     ω'_m(L) = (1 − γ_m) ω_m + γ_m ω_m / s(L)                γ as in `yarn`: by rotations within L0, at every length
     score'  = (0.1 ln s(L) + 1)² score
 
-As in `dynamic_ntk`, token i and all its keys are rotated for the length i + 1, whatever follows: keys are cached raw
-and rotated for each query, and cached decoding equals a single forward pass. All queries of an encoder have one length,
+As in `dynamic_ntk`, token i and all its keys are rotated for the length i + 1, whatever follows. Keys are cached raw
+and rotated for each query, so cached decoding equals a single forward pass. All queries of an encoder have one length,
 that of their sequence. The authors' code has one length for a whole call.
 
 Peng, Quesnelle, Fan, Shippole 2023, arXiv:2309.00071, section 3.4, "Dynamic Scaling".
@@ -16,12 +16,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.schemes.options import Base, Positive, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.dynamic_ntk import RotationByLength
-from hf_posenc.schemes.rotary.rotary import exact_dtype
 from hf_posenc.schemes.rotary.yarn import NTKByParts, Ramp
 
 
@@ -29,9 +30,9 @@ from hf_posenc.schemes.rotary.yarn import NTKByParts, Ramp
 class DynamicYarn(RotationByLength):
     """YaRN for the sequence length so far, temperature included. Exact up to the trained length; options as in `yarn`.
 
-    ``granularity`` rounds lengths beyond the trained one up to steps, counted from there, so that blocks of queries
-    share a rotation: cheaper, and still the same with and without cache; decoding then rotates the new key only, except
-    at the first token of a step. The temperature scales whole logits, also where a part of each head is rotated.
+    ``granularity`` rounds lengths beyond the trained length up, to steps of that many tokens. Blocks of queries then
+    share a rotation, which is cheaper and still the same with and without cache. Decoding rotates only the new key,
+    except at the first token of a step. The temperature scales whole logits, also where a part of each head is rotated.
     """
 
     formula = r"""
@@ -71,9 +72,12 @@ class DynamicYarn(RotationByLength):
         s = lengths.to(exact)[..., None] / self.geometry.trained_length
         return (1 - slowed) * unscaled + slowed * unscaled / s
 
-    def row_scale(self, ctx: PositionContext) -> Tensor:
-        """(0.1 ln s + 1)² of each query, ``[batch or 1, 1, query]``, float32."""
-        key = ("dynamic_yarn", self.geometry.trained_length, self.granularity)
+    def row_scale(self, ctx: PositionContext) -> Tensor | None:
+        """(0.1 ln s + 1)² of each query, ``[batch or 1, 1, query]``, float32; None where it is known to be 1."""
+        first, trained = ctx.first if ctx.causal and not is_traced() else None, self.geometry.trained_length
+        if first is not None and first + ctx.query_positions.shape[1] <= trained:
+            return None
+        key = ("dynamic_yarn", trained, self.granularity)
         return ctx.once(key, lambda: self._temperature(self.length_of(ctx.query_positions))[:, None])
 
     def _temperature(self, lengths: Tensor) -> Tensor:

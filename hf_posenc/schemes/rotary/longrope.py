@@ -4,8 +4,8 @@
            ω_m / long_m     for queries i ≥ L0            short, long: d / 2 numbers ≥ 1
     score' = (1 + ln s / ln L0) score                     s = factor, at every length
 
-A query and all its keys are rotated alike: token i by the sequence length up to it, never by later tokens, and the
-cache stores each key twice, under either rotation. One length for a whole call, as in other implementations, makes
+A query and all its keys are rotated alike: for token i, the sequence length up to it counts, never later tokens. The
+cache stores each key twice, once for each rotation. One length for a whole call, as in other implementations, makes
 cached decoding differ from a single forward pass. All queries of an encoder have one length, that of their sequence.
 
 ``examples/search_longrope.py`` finds ``long_factor`` on a corpus. Without one the scaling is that
@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.regions import ONE_REGION, Band, Region
@@ -36,7 +37,7 @@ from hf_posenc.schemes.options import (
     Positive,
 )
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.rotary import Rotary, exact_dtype, own_within_trained
+from hf_posenc.schemes.rotary.rotary import Rotary, own_within_trained
 from hf_posenc.schemes.rotary.yarn import NTKByParts
 
 
@@ -45,9 +46,9 @@ class LongRoPE(Rotary):
     """RoPE with one scaling factor per pair, another beyond the trained length. Usable to 8× with searched factors.
 
     ``attention_factor`` multiplies cosines and sines, √(1 + ln s / ln L0) by default; logits get its square.
-    ``keep_start`` > 0, the number of first tokens that keep their unscaled angles, is refused: the angle would be
-    discontinuous where scaling begins, the score of a pair would depend on more than its distance, and outputs
-    would change with a shift of all positions. The paper's code offers it; transformers and Phi-3 do without.
+    ``keep_start`` > 0 (the number of first tokens with unscaled angles) is refused. The angle would be discontinuous
+    where scaling begins, and scores would depend on more than the distance. The paper's code offers it; transformers
+    and Phi-3 do not.
     """
 
     formula = r"""

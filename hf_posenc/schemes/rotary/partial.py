@@ -2,9 +2,9 @@
 
     the first d' = fraction · d channels are rotated, ω_m = θ^(−2m / d');  the others are unchanged
 
-d are the channels that the model rotates already, or all of a head where it rotates none; d' is rounded down to an even
-number. The frequencies cover their whole range in fewer steps, unlike `proportional`, which keeps the spacing of a full
-head and leaves out the slow end.
+d is the number of channels that the model rotates already, or the head dimension if it rotates none; d' is rounded down
+to an even number. The frequencies cover their whole range in fewer steps, unlike `proportional`, which keeps the
+spacing of a full head and leaves out the slow end.
 
 Wang and Komatsuzaki 2021, GPT-J; Black et al. 2022, "GPT-NeoX-20B", arXiv:2204.06745, section 2.
 """

@@ -2,8 +2,8 @@
 
     ω'_m = ω_m / s for the first ⌊p d / 2⌋ pairs,  0 for the others          ω_m = θ^(−2m / d),  s = factor
 
-Same number of rotated pairs as `partial` with ``fraction=p``, but other frequencies (those of a full head) and, in the
-half layout, other channels: the unrotated ones are the last of either half.
+It rotates as many pairs as `partial` with ``fraction=p``, but with the frequencies of a full head. In the half layout
+the channels differ too: the last ones of each half are not rotated.
 
 Barbero, Vitvitskyi, Perivolaropoulos, Pascanu, Veličković 2024, "Round and Round We Go!", arXiv:2410.06205, section 6;
 transformers' ``proportional`` (Gemma 4, where p is 0.25).

@@ -49,5 +49,5 @@ def fixed_frequencies(rotation: Rotation, scheme: Scheme) -> tuple[float, ...]:
     """
     if not isinstance(rotation.frequencies, tuple):
         name = scheme.record.name
-        raise CannotCombine(f"{name!r} changes fixed frequencies, and these are trained. Leave learn_freq or it out.")
+        raise CannotCombine(f"{name!r} changes fixed frequencies, not those of learn_freq. Leave one of them out.")
     return rotation.frequencies

@@ -3,9 +3,9 @@
     R(x, y, …) = diag(R_d1(x), R_d2(y), …)          ω_m = base^(−2m / d_a) within the d_a channels of axis a
 
 Every axis rotates its own pairs, so the score depends on (Δx, Δy, …), each separately; two coordinates never share a
-pair. Where the caller gives no coordinates, the n-th token is in row n // W and column n mod W of a ``grid`` [H, W]
-(row-major, any number of axes). Pairs are numbered axis by axis: in the ``interleaved`` layout the channels of an axis
-are contiguous, in the ``half`` layout it has one range in either half of the head, as in Qwen2-VL's vision tower.
+pair. Without coordinates from the caller, token n is in row n // W and column n mod W of a ``grid`` [H, W] (row-major,
+any number of axes). Pairs are numbered axis by axis. In the ``interleaved`` layout the channels of an axis are
+contiguous. In the ``half`` layout an axis has one range in each half of the head, as in Qwen2-VL's vision tower.
 
 Su 2021, kexue.fm/archives/8397; Heo, Park, Han, Yun 2024, "Rotary Position Embedding for Vision Transformer",
 arXiv:2403.13298, section 3 (where the base is 100).

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.geometry import (
     Geometry,
     Layout,
@@ -98,11 +99,6 @@ class Rotary(Scheme):
     def scaled_as(self, kind: str, **numbers: Any) -> dict[str, Any]:
         """``rope_parameters`` of one of transformers' types; the share of rotated channels is the model's to say."""
         return {"rope_type": kind, "rope_theta": self.base, **numbers}
-
-
-def exact_dtype(device: torch.device) -> torch.dtype:
-    """The widest floating-point type of a device: Metal has no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def own_within_trained(geometry: Geometry, rotation: Rotation, logit_scale: float) -> int:

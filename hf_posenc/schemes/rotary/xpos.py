@@ -4,9 +4,9 @@
     per pair m the score of RoPE times ζ_m^((i − j) / B)
 
 The factors of this formula overflow (float32 at 65k tokens). Here keys are scaled relative to the start of their chunk,
-and queries relative to the start of the chunk of their keys, once per chunk distance: all factors stay within e^±5, a
-key is cached once, and the result is exact at every length. The decay is defined for earlier keys only, so the scheme
-needs a decoder.
+and queries relative to the start of the keys' chunk, once for each chunk distance. All factors stay within e^±5, a key
+is cached once, and the result is exact at every length. The decay is defined for earlier keys only, so the scheme needs
+a decoder.
 
 Sun et al. 2022, "A Length-Extrapolatable Transformer", arXiv:2212.10554, section 2.2.
 """
@@ -33,10 +33,10 @@ LARGEST = 5.0  # exponent: e^5 leaves float16 room for the keys themselves
 class XPos(Rotary):
     """Rotation with exponential decay by pair. No parameters; trained from scratch.
 
-    A graph for any length (`torch.export`, `torch.compile`) is valid for the lengths with as many chunks as the length
-    it was traced at: a compiler recompiles for another number of chunks, and an exported program is limited to it.
+    A graph for any length (`torch.export`, `torch.compile`) is valid for lengths with the number of chunks it was
+    traced with. `torch.compile` recompiles for another number; an exported program is limited to it.
 
-    ``gamma`` (0.4) sets how unequally the pairs decay, ``scale_base`` (512), at least 1, how slowly all of them do.
+    ``gamma`` (0.4) sets how much the decay differs between pairs; ``scale_base`` (512, at least 1) sets how slow it is.
     """
 
     formula = r"""

@@ -91,10 +91,10 @@ class NTKByParts(Rotary):
 class Yarn(NTKByParts):
     """RoPE with frequencies for ``factor`` times the trained length, and a temperature. Static: keys cached rotated.
 
-    ``attention_factor`` multiplies cosines and sines, 0.1 ln s + 1 by default; logits get its square.
-    DeepSeek's checkpoints have ``mscale`` and ``mscale_all_dim`` in its place, and the factor is
-    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), as in transformers. Models with a latent cache (MLA) then
-    multiply all logits with (0.1 mscale_all_dim ln s + 1)² as well, rotated or not, and this scheme does so on them.
+    ``attention_factor`` multiplies cosines and sines, 0.1 ln s + 1 by default; logits get its square. DeepSeek's
+    checkpoints have ``mscale`` and ``mscale_all_dim`` instead; the factor is then (0.1 mscale ln s + 1) / (0.1
+    mscale_all_dim ln s + 1), as in transformers. Models with a latent cache (MLA) then also multiply all logits by (0.1
+    mscale_all_dim ln s + 1)², rotated or not; on these models this scheme does so too.
     """
 
     formula = r"""

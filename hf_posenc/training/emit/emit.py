@@ -157,14 +157,13 @@ def check_settings(framework: Framework, model: PreTrainedModel, training: Train
         )
     if training.method not in framework.methods:
         raise TrainingImpossible(
-            f"The file of {framework.title} has no word for method {training.method!r}. "
-            f"Choose {', '.join(framework.methods)}."
+            f"{framework.title} has no setting for method {training.method!r}. Choose {', '.join(framework.methods)}."
         )
     for field in fields(training):
         asked = getattr(training, field.name)
         if field.name in (*NOT_EMITTED, *framework.without) and asked != field.default:
             raise TrainingImpossible(
-                f"{field.name}={shown(asked)} was asked for, and the file of {framework.title} has no word for it. "
+                f"{field.name}={shown(asked)} was asked for, but {framework.title} has no setting for it. "
                 "Leave it out, or use hf_posenc.training.finetune."
             )
     check_reach(model, training.length)

@@ -45,7 +45,7 @@ def test_a_kept_table_is_read(look: Callable) -> None:
 
 def test_schemes_without_codes_are_refused(look: Callable) -> None:
     assert not codes.has_code(look("alibi"))
-    with pytest.raises(OptionOutOfRange, match="pairs of positions only"):
+    with pytest.raises(OptionOutOfRange, match="pairs of positions"):
         codes.codes(look("alibi"), 4)
 
 
@@ -106,5 +106,5 @@ def test_rows_of_different_length_have_rotations_of_their_own(look: Callable) ->
         [base ** (-2 * m / HEAD_DIM) for m in range(HEAD_DIM // 2)]
     )
     long = codes.frequencies(look("longrope", {"long_factor": [1.0, 2.0, 3.0, 4.0]}, factor=4), 4 * TRAINED)
-    assert long[f"rows under {TRAINED}"].tolist() == pytest.approx(OMEGA)
-    assert long[f"rows from {TRAINED}"].tolist() == pytest.approx([w / (m + 1) for m, w in enumerate(OMEGA)])
+    assert long[f"texts under {TRAINED}"].tolist() == pytest.approx(OMEGA)
+    assert long[f"texts from {TRAINED} tokens"].tolist() == pytest.approx([w / (m + 1) for m, w in enumerate(OMEGA)])

@@ -127,3 +127,9 @@ def test_one_scale_for_unlike_schemes_leaves_blank_panels() -> None:
     figure = computed.drawn()
     FigureCanvasAgg(figure).draw()
     assert [variance(figure, axes) > BLANK for axes in panels(figure)] == [True, False]
+
+
+def test_a_colour_bar_shows_what_occurs() -> None:
+    bias, positions = (drawn(scheme, name).axes[-1] for scheme, name in (("alibi", "bias"), ("integer", "code")))
+    assert bias.get_ylim()[1] == 0 > bias.get_ylim()[0]
+    assert positions.get_ylim()[0] == 0 < positions.get_ylim()[1]

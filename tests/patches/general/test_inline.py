@@ -69,7 +69,7 @@ def test_noted_steps_give_the_same_attention(name: str) -> None:
 REFUSED: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "more than one number": lambda q, k, v: ((q @ k.mT) * torch.rand(LENGTH)).softmax(-1) @ v,
     "applies exp": lambda q, k, v: torch.exp(q @ k.mT) @ v,
-    "another softmax": lambda q, k, v: (q @ k.mT).softmax(-2) @ v,
+    "softmax over something other": lambda q, k, v: (q @ k.mT).softmax(-2) @ v,
     "takes its attention scores apart": lambda q, k, v: (q @ k.mT).view(3, -1).softmax(-1) @ v,
     "scores themselves": lambda q, k, v: ((q @ k.mT).softmax(-1) @ v, q @ k.mT),
     "multiplies something else": lambda q, k, v: (q @ k.mT) @ v,
@@ -111,8 +111,8 @@ def test_positions_by_cells_of_a_table() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("convbert", "read the padding beside them"),
-        ("nystromformer", "read the padding beside them"),
+        ("convbert", "Padding reaches other tokens"),
+        ("nystromformer", "Padding reaches other tokens"),
         ("big_bird", "once a call"),
         ("openai-gpt", "more than one number"),
     ],

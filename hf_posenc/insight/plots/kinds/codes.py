@@ -95,7 +95,7 @@ class Product(OfCodes, Curves):
 class Path(OfCodes):
     """Path of the code in the plane of its first two principal components."""
 
-    name, title = "path", "Path of the code in the plane of its two widest directions"
+    name, title = "path", "Path of the code along its first two principal components"
     scaled, positions = False, 32
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
@@ -116,11 +116,12 @@ class Path(OfCodes):
                 axes.plot(*plane[position], "o", color=colour, markersize=4.6, mec=marks.INK, mew=0.3, zorder=2)
             for position in (0, len(plane) - 1):
                 axes.annotate(
-                    str(position), plane[position], xytext=(6, 6), textcoords="offset points", fontsize=9, zorder=3,
+                    str(position), plane[position], xytext=(0, -16), textcoords="offset points", fontsize=9, zorder=3,
+                    ha="center",
                     bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": marks.INK, "lw": 0.5},
                 )  # fmt: skip
             axes.set_aspect("equal", adjustable="datalim")
             axes.spines[["top", "right"]].set_visible(False)
-            axes.set_xlabel(f"first direction ({100 * first:.0f} % of variance)")
-            axes.set_ylabel(f"second ({100 * second:.0f} %)")
+            axes.set_xlabel(f"first component ({100 * first:.0f} % of variance)")
+            axes.set_ylabel(f"second component ({100 * second:.0f} %)")
         figure.colorbar(colours, ax=grid, label="position (tokens)", shrink=0.9)

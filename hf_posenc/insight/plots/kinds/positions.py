@@ -39,9 +39,9 @@ class Places(Lines):
 
 @register_plot
 class Distance(Maps):
-    """The distance at which attention sees each pair, under a remap."""
+    """The distance that attention uses for each query and key, under a remap."""
 
-    name, title = "distance", "Distance at which each pair is seen"
+    name, title = "distance", "Distance in use between each query and key"
     key, unit, signed = "distance", "distance in use (tokens)", False
     hooks, companions = ("regions",), ("rotation", "row_rotation", "bias", "visible")
     factor, sweep = 4.0, "factor"
@@ -63,7 +63,7 @@ class Distance(Maps):
 
 @register_plot
 class Visible(Maps):
-    """Visibility of each pair, and its region."""
+    """Keys that each query attends to, and their region."""
 
     name, title = "visible", "Visible keys of each query"
     key = "region"
@@ -129,7 +129,7 @@ def biases(target: Target, length: int, view: View) -> Tensor:
 class Bias(Maps):
     """Bias that each head adds to the score of each pair."""
 
-    name, title = "bias", "Bias of each pair, head by head"
+    name, title = "bias", "Bias of each query and key, head by head"
     key, unit = "bias", "added to the score"
     hooks = ("bias",)
     options = ("length", "head", "vectors")

@@ -21,7 +21,7 @@ TRAIL = 6  # earlier positions that are faintly seen
 class Frequencies(Plot):
     """Radians per token of each pair, as bars: before and after a scaling."""
 
-    name, title = "frequencies", "Frequency of every pair, before and after"
+    name, title = "frequencies", "Frequency of every pair of channels (logarithmic scale)"
     hooks = ("rotation", "row_rotation")
     trained_length, factor, sweep = 4096, 4.0, "factor"
     scaled = False
@@ -45,7 +45,7 @@ class Frequencies(Plot):
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         size = 6.8 if len(sheets) == 1 else 3.7, 2.8
-        names = "pair", "frequency (radians per token)"
+        names = "pair of channels", "frequency (radians per token)"
         grid = marks.sheet_panels(figure, sheets, size, names, room=3.4, sharey=True)
         found = [f for sheet in scales.every for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])]
         every = torch.cat([f for f in found if f is not None])
@@ -60,7 +60,7 @@ class Frequencies(Plot):
                 label = name or ("after" if before is not None else "frequency")
                 axes.bar(at.tolist(), found.tolist(), width=width, color=marks.HUES[(1, 4, 2)[part % 3]], label=label)
             axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:.9f}".rstrip("0").rstrip("."))
             axes.set_ylim(bottom, top)
             once = 2 * math.pi / sheet.numbers["trained_length"]
             name = f"one rotation in the trained {sheet.numbers['trained_length']:,} tokens"
@@ -73,7 +73,7 @@ class Frequencies(Plot):
 class Clock(Plot):
     """Every pair as the hand of a clock, upright at position 0."""
 
-    name, title = "clock", "Pairs as clock hands"
+    name, title = "clock", "Pairs of channels as clock hands"
     trained_length, sweep = 256, "position"
     options = ("position", "channels")
     scaled, positions = False, 48
@@ -111,7 +111,8 @@ class Clock(Plot):
                     axes.set_title(f"pair {numbers['pairs'][number]}", fontsize=10, pad=2)
                     axes.text(0, -1.28, f"{in_words(turn)}\ntokens/rotation", ha="center", va="top", fontsize=9)
             dials[0].text(-1.45, 0, marks.named(sheet.label, 1.4), rotation=90, ha="right", va="center", fontsize=10)
-        figure.suptitle(f"position {sheets[0].numbers['position']}", fontsize=10, x=0.02, ha="left")
+        said = f"position {sheets[0].numbers['position']}; dots: earlier positions"
+        figure.suptitle(said, fontsize=10, x=0.02, ha="left")
 
 
 def dial(axes: Any, angles: Tensor) -> None:

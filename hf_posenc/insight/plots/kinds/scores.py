@@ -1,4 +1,4 @@
-"""Plots of total scores, as maps (of a text, of an image) and against distance, and of the factors of whole rows."""
+"""Plots of total scores, as maps (of a text, of an image) and against distance, and of the factors of scores."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class OfScores(Plot):
 
 @register_plot
 class ScoreMap(OfScores, Maps):
-    """The score of each pair of identical tokens."""
+    """The score of one query and one key, at every two positions."""
 
-    name, title = "score", "Score of each pair where only position differs"
+    name, title = "score", "Score of one query and key, by position"
     trained_length = 32
 
 
@@ -56,7 +56,7 @@ class ScoreMap(OfScores, Maps):
 class ScoreCurve(OfScores, Curves):
     """The same against distance, for the last query."""
 
-    name, title = "score_curve", "Score against distance where only position differs"
+    name, title = "score_curve", "Score of one query and key, by distance"
     trained_length = 128
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
@@ -93,10 +93,10 @@ class DistanceCurve(Curves):
 
 @register_plot
 class Temperature(Curves):
-    """Factor of all logits of a row."""
+    """Factor of all scores of a query."""
 
-    name, title = "temperature", "Factor of the logits of each row"
-    key, unit, across = "factor", "factor of its logits (×)", "position of the query (tokens)"
+    name, title = "temperature", "Factor of the scores of each query"
+    key, unit, across = "factor", "factor of the scores (×)", "position of the query (tokens)"
     options = ("length", "head")
     hooks = ("query_scale", "row_scale")
     companions = ("rotation", "row_rotation", "bias", "regions", "visible")
