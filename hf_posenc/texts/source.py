@@ -143,9 +143,11 @@ class TextSource:
         """Whether there are records, whose column is named."""
         return any(kind not in PLAIN for part in self.parts for kind in kinds_of(part))
 
-    def files(self) -> set[Path]:
-        """The files and folders among the parts, by their full names."""
-        return {part.expanduser().resolve() for part in self.parts if isinstance(part, Path)}
+    def named(self) -> set[Path | HubDataset]:
+        """The files among the parts by their full names, those of folders one by one, and the datasets of the hub."""
+        paths = [part.expanduser().resolve() for part in self.parts if isinstance(part, Path)]
+        files = [file for path in paths for file in (files_below(path) if path.is_dir() else [path])]
+        return {*files, *(part for part in self.parts if isinstance(part, HubDataset))}
 
 
 def part_of(given: object) -> Any:

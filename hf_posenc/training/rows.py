@@ -75,11 +75,11 @@ def training_rows(
     if (ready := token_rows(texts)) is not None:
         return ReadyRows(ready), None
     base = base_model_of(model)[0]
-    shared = len(texts.files() & held_out.files()) if isinstance(held_out, TextSource) else 0
+    shared = len(texts.named() & held_out.named()) if isinstance(held_out, TextSource) else 0
     if shared:
         warnings.warn(
-            f"{shared} of the training files are held out as well, so the held-out loss is measured on "
-            "trained text. Remove them from one of the two.",
+            f"Training files or datasets that are held out as well: {shared}. The held-out loss is measured on trained "
+            "text. Remove them from one of the two.",
             HeldOutOverlap,
             stacklevel=4,  # where `finetune` was called
         )

@@ -139,13 +139,14 @@ def test_a_streamed_run_goes_on_where_it_was_killed(tokenizer, tmp_path: Path) -
     assert [point.loss for point in again.curve] == [point.loss for point in whole.curve]
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_file_that_is_trained_on_and_held_out_is_told(streaming: bool, tokenizer, tmp_path: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize(("streaming", "trained"), [(False, "."), (True, "a.jsonl")])
+def test_a_file_that_is_trained_on_and_held_out_is_told(streaming: bool, trained: str, tokenizer, tmp_path) -> None:  # noqa: F811
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
     model = patch_model(llama(), "yarn", factor=FACTOR)
-    texts = TextSource.of_names(tmp_path / "a.jsonl", streaming=streaming)
+    texts = TextSource.of_names(tmp_path / trained, streaming=streaming)
     with pytest.warns(HeldOutOverlap):
         run(model, tokenizer, texts, steps=1, held_out=tmp_path / "a.jsonl")
+    assert TextSource.of_names("hub:a:train").named() & TextSource.of_names(["hub:a:train", "hub:b"]).named()
 
 
 CHAT = [{"role": "user", "content": words(40, 0)}, {"role": "assistant", "content": words(40, 7)}]
