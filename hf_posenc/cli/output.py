@@ -52,17 +52,40 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     from rich.text import Text
 
     kept = [tuple(row) for row in rows]
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for number, column in enumerate(columns):
+    lines = [[printable(column) for column in columns], *([cell_text(cell) for cell in row] for row in kept)]
+    padding, widths = fitting_widths(lines, console(sys.stdout).width)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding))
+    for number, (column, width) in enumerate(zip(lines[0], widths, strict=True)):
         numeric = bool(kept) and all(
             isinstance(row[number], (int, float)) and not isinstance(row[number], bool) for row in kept
         )
-        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
-    for row in kept:
-        table.add_row(*(Text(cell_text(cell)) for cell in row))
+        table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold", width=width)
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))
     if title is not None:  # a title of the table's own would be folded at the width of a narrow table
         show(Text(printable(title), style="italic"))
     show(table)
+
+
+def fitting_widths(lines: Sequence[Sequence[str]], room: int) -> tuple[int, list[int | None]]:
+    """Return the padding and the widths of a table's columns: in a narrow terminal, the longest words alone are broken.
+
+    A width of None is left to rich.
+    """
+    from rich.cells import cell_len
+
+    columns = list(zip(*lines, strict=True))
+    widths = [max(cell_len(part) for cell in column for part in cell.split("\n")) for column in columns]
+    words = [max(cell_len(word) for cell in column for word in (*cell.split(), "")) for column in columns]
+    room_of_text = room - (len(columns) - 1)
+    if sum(widths) + 2 * len(columns) - 2 <= room_of_text or room_of_text < len(columns):
+        return 1, [None] * len(columns)
+    while sum(words) > room_of_text:
+        words[words.index(max(words))] -= 1
+    while sum(widths) > room_of_text:
+        slack = [width - word for width, word in zip(widths, words, strict=True)]
+        widths[slack.index(max(slack))] -= 1
+    return 0, list(widths)
 
 
 def show(renderable: RenderableType) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hf_posenc.cli import output
 from hf_posenc.insight.bench import run as measuring
 
 from .conftest import Call
@@ -80,3 +81,13 @@ def test_options_reach_the_tasks(call: Call, tmp_path: Path) -> None:
     assert len(samples) == 2
     assert samples[0]["arguments"][0][1]["max_gen_toks"] == 2
     assert "The grass is green." in samples[0]["arguments"][0][0]
+
+
+def test_a_narrow_table_breaks_no_word_that_has_room(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "PIPED_WIDTH", 40)
+    output.show_table(["head", "distance", "beyond", "shuffled layer", "paper"], [[1, "spread", "3 %", "72 %", "x" * 40]])
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("distance", "spread", "beyond", "shuffled"))
+    assert max(map(len, shown.splitlines())) <= 40
