@@ -87,7 +87,7 @@ def test_a_narrow_table_breaks_no_word_that_has_room(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "PIPED_WIDTH", 40)
-    output.show_table(["head", "distance", "beyond", "shuffled layer", "paper"], [[1, "spread", "3 %", "72 %", "x" * 40]])
+    output.show_table(["head", "distance", "beyond", "shuffled layer", "url"], [[1, "spread", "3 %", "72 %", "x" * 40]])
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("distance", "spread", "beyond", "shuffled"))
     assert max(map(len, shown.splitlines())) <= 40
