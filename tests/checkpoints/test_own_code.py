@@ -14,11 +14,12 @@ import pytest
 from peft import LoraConfig, get_peft_model
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
+from hf_posenc.errors import SchemeCodeChanged
 from hf_posenc.schemes import registry
 
 from ..small_models import edit, llama
 
-NAME, WARNING = "own_bias", "code of own_bias, or a default of an option, is not what this checkpoint was saved with"
+NAME = "own_bias"
 SOURCE = '''
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.schemes.base import Scheme
@@ -69,7 +70,7 @@ def warned(folder: Path, **load: Any) -> list[str]:
         warnings.simplefilter("always")
         model = from_pretrained(folder, **load)
     assert load or type(model).__name__ == "LlamaForCausalLM"
-    return [str(warning.message) for warning in found if WARNING in str(warning.message)]
+    return [str(warning.message) for warning in found if warning.category is SchemeCodeChanged]
 
 
 @pytest.mark.parametrize("edited", [{"strength": 0.2}, {"distance": "d.abs().sqrt()"}], ids=str)

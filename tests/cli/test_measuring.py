@@ -91,3 +91,14 @@ def test_a_narrow_table_breaks_no_word_that_has_room(
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("distance", "spread", "beyond", "shuffled"))
     assert max(map(len, shown.splitlines())) <= 40
+
+
+@pytest.mark.parametrize("name", ["bench.json", "bench.png", "probe.json", "loss.png"])
+def test_results_of_another_run_stay(call: Call, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("matplotlib", reason="plots need the extra plot")
+    (tmp_path / name).write_text("of hours")
+    words = ("bench", *TINY, "-s", "yarn") if "bench" in name else ("probe", "-m", "starter:gpt2", *SMALL)
+    answer = call(*words, "--out", str(tmp_path))
+    assert answer.code == 2
+    assert name in answer.err
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [(name, "of hours")]

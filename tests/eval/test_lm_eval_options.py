@@ -101,7 +101,7 @@ def test_numbers_are_those_of_stock_lm_eval(llama, tokenizer, tmp_path: Path) ->
         ({"fewshot_as_multiturn": True}, TaskOptionOutOfRange, "Pass apply_chat_template"),
         ({"gen_kwargs": "max_gen_toks=2"}, UnknownOption, "None of the tasks posenc_passkey generates"),
         ({"options": {"lenghts": [64]}}, UnknownOption, "Did you mean 'lengths'"),
-        ({"options": "{}"}, WrongKind, "mapping"),
+        ({"options": "{}"}, WrongKind, "'{}'"),
         ({"num_fewshot": -1}, TaskOptionOutOfRange, "num_fewshot"),
     ],
 )

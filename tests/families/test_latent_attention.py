@@ -114,5 +114,5 @@ def test_what_a_model_scales_late_queries_by_is_kept(tmp_path: Any) -> None:
     assert export_native(model, tmp_path / "plain")["llama_4_scaling_beta"] == 0.1
     assert apart(AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval(), model) < LIMIT
     half = patch_model(tiny("ministral3", **sizes), "yarn", factor=4, trained_length=LENGTH // 2)
-    with pytest.raises(NotExpressible, match=f"behind its first {LENGTH} tokens .* counts from {LENGTH // 2}"):
+    with pytest.raises(NotExpressible, match=f"after its first {LENGTH} tokens .* counts from {LENGTH // 2}"):
         export_native(half, tmp_path / "half")

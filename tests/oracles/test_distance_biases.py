@@ -178,7 +178,7 @@ def test_functions_of_the_distance_take_fractions(case: Case) -> None:
 
 
 def test_tables_refuse_fractions() -> None:
-    with pytest.raises(CannotCombine, match="between whole positions"):
+    with pytest.raises(CannotCombine, match="fractional"):
         bias_of(RelativeBias(models.geometry()), torch.tensor([0.5]))
 
 

@@ -13,7 +13,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.commands.info import environment
 from hf_posenc.cli.errors import FAILED, PARTLY
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.output import check_output_folder
+from hf_posenc.cli.output import check_new_results
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
@@ -102,7 +102,7 @@ def bench(
         from hf_posenc.core.plotting import require_matplotlib
 
         require_matplotlib()
-        check_output_folder("--out", out)
+        check_new_results("--out", out, (RESULTS, *PLOTS))
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, trained, dtype)
