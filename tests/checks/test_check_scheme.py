@@ -7,7 +7,7 @@ from unittest import SkipTest
 import pytest
 import torch
 
-from hf_posenc import checks
+from hf_posenc import checks, load_starter
 from hf_posenc.checks import CHECKS, Case
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, snapshot
@@ -96,3 +96,8 @@ def test_low_precision_has_its_own_tolerances() -> None:
 def test_an_unknown_check_is_refused() -> None:
     with pytest.raises(UnknownCheck, match="Did you mean 'cache'"):
         checks.check_scheme(tiny_model("llama"), "yarn", checks=["cahce"])
+
+
+def test_position_ids_hold_in_a_table_of_the_trained_length() -> None:
+    (found,) = checks.check_scheme(load_starter("gpt2")[0], "learned_interp", checks=["position_ids"])
+    assert not found.failed, found.where
