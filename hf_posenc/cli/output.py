@@ -242,13 +242,3 @@ def check_output_folder(option: str, folder: Path, path: Path | None = None) -> 
         raise BadArgument(
             f"{option} {str(path or folder)!r} cannot be written ({error.strerror}). Choose another path."
         ) from error
-
-
-def check_new_results(option: str, folder: Path, names: Iterable[str]) -> None:
-    """Check that a folder can be written, and that it holds no results of an earlier measurement."""
-    check_output_folder(option, folder)
-    taken = next((name for name in names if (folder / name).exists()), None)
-    if taken is not None:
-        raise BadArgument(
-            f"{option} {str(folder)!r} holds {taken} already, which would be overwritten. Choose another folder."
-        )

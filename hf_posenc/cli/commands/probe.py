@@ -11,8 +11,9 @@ from typer import Context
 from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.output import check_new_results
+from hf_posenc.cli.output import check_output_folder
 from hf_posenc.cli.settings import READING, Text, set_option, settings_of, text_sources
+from hf_posenc.core.files.paths import check_not_taken
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
@@ -87,7 +88,8 @@ def probe(
         from hf_posenc.insight.probe.plots import PLOTS
 
         require_matplotlib()
-        check_new_results("--out", out, (RESULTS, *(f"{name}.png" for name in PLOTS)))
+        check_output_folder("--out", out)
+        check_not_taken(out, (RESULTS, *(f"{name}.png" for name in PLOTS)), (RESULTS,))
     named, options, measured_on = cli.model_named(model, base), cli.scheme_options(scheme, option), device_of(device)
     with output.progress() as progress:
         progress(None, "loading")
