@@ -120,7 +120,9 @@ class LengthSweep(ConfigurableTask):
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Arguments of the requests of a document, in the order of the cells.
 
-        Those of ``loglikelihood`` are context and target, two texts. `SpanTask` asks by token ids, of an exact length.
+        Those of ``loglikelihood`` are context and target, two texts. Together they have at most the cell's length in
+        tokens, special ones included (`count`); more than the model's ``max_length`` is refused. `SpanTask` asks by
+        token ids, of an exact length.
         """
         raise NotImplementedError
 

@@ -80,3 +80,14 @@ def test_options_reach_the_tasks(call: Call, tmp_path: Path) -> None:
     assert len(samples) == 2
     assert samples[0]["arguments"][0][1]["max_gen_toks"] == 2
     assert "The grass is green." in samples[0]["arguments"][0][0]
+
+
+@pytest.mark.parametrize("name", ["bench.png", "loss.png"])
+def test_files_of_another_program_stay(call: Call, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("matplotlib", reason="plots need the extra plot")
+    (tmp_path / name).write_text("of hours")
+    words = ("bench", *TINY, "-s", "yarn") if "bench" in name else ("probe", "-m", "starter:gpt2", *SMALL)
+    answer = call(*words, "--out", str(tmp_path))
+    assert answer.code == 2
+    assert name in answer.err
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [(name, "of hours")]

@@ -122,3 +122,17 @@ def test_where_nothing_is_trained_there_is_no_plan() -> None:
     assert advice.plan is None
     assert any("no plan" in warning for warning in advice.warnings)
     assert advise(tiny(), 1024).plan is None
+
+
+def test_a_row_that_fits_nowhere_is_a_warning() -> None:
+    """On the cards that were named; what fits, or fits in parts, is none."""
+    said = {gpu: advise(tiny(), 8192, gpu=gpu).warnings for gpu in ("0.005", "80")}
+    assert {gpu: any("Training a row of 8,192" in one for one in found) for gpu, found in said.items()} == {
+        "0.005": True, "80": False,
+    }  # fmt: skip
+
+
+def test_so_is_one_that_this_machine_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_posenc.insight.advise.memory.reported_memory", lambda: 1 << 24)
+    monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: None)
+    assert any("A LoRA step on a row of 8,192" in one for one in advise(tiny(), 8192).warnings)

@@ -14,6 +14,7 @@ from hf_posenc.cli.commands.info import environment
 from hf_posenc.cli.errors import FAILED, PARTLY
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
+from hf_posenc.core.files.paths import check_not_taken
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
@@ -103,6 +104,7 @@ def bench(
 
         require_matplotlib()
         check_output_folder("--out", out)
+        check_not_taken(out, (RESULTS, *PLOTS), (RESULTS,))
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, trained, dtype)

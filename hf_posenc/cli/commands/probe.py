@@ -13,11 +13,13 @@ from hf_posenc.cli import output
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
 from hf_posenc.cli.settings import READING, Text, set_option, settings_of, text_sources
+from hf_posenc.core.files.paths import check_not_taken
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
     from hf_posenc.insight.probe.variant import Variant
 
+RESULTS = "probe.json"
 COUNTS = ("rows", "scored", "sinks")
 """Settings of a probe that have no option of their own."""
 RULE = (
@@ -83,9 +85,11 @@ def probe(
     (own_text,) = text_sources(counts, text)
     if out is not None:
         from hf_posenc.core.plotting import require_matplotlib
+        from hf_posenc.insight.probe.plots import PLOTS
 
         require_matplotlib()
         check_output_folder("--out", out)
+        check_not_taken(out, (RESULTS, *(f"{name}.png" for name in PLOTS)), (RESULTS,))
     named, options, measured_on = cli.model_named(model, base), cli.scheme_options(scheme, option), device_of(device)
     with output.progress() as progress:
         progress(None, "loading")
@@ -110,8 +114,8 @@ def write(found: Probe, folder: Path) -> list[Path]:
 
     with staged(folder) as staging:
         plots = write_plots(found, staging)
-        write_json(staging / "probe.json", json.loads(json.dumps(found.to_dict())))
-    return [folder / name for name in (*(file.name for file in plots), "probe.json")]
+        write_json(staging / RESULTS, json.loads(json.dumps(found.to_dict())))
+    return [folder / name for name in (*(file.name for file in plots), RESULTS)]
 
 
 def show(found: Probe) -> None:

@@ -150,6 +150,7 @@ def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
             f"Weights and the full cache of one text take {size(memory.weights + memory.cache)}; this machine has "
             f"{size(room)} of {device}."
         )
+    yield from training_warnings(advice)
     if model.block is not None:
         yield (
             "The checkpoint carries a scheme: load it with hf_posenc.from_pretrained. The lines below take that off "
@@ -162,3 +163,16 @@ def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
         )
     if window := getattr(model.config, "sliding_window", None):
         yield f"Some or all layers see no more than the last {window:,} tokens."
+
+
+def training_warnings(advice: Advice) -> Iterator[str]:
+    """Yield that no way to train a whole row fits: on the cards that were named, else on this machine."""
+    plan, step, largest = advice.plan, advice.training_memory, advice.memory.largest
+    if plan is not None and plan.best.longest < plan.wanted:
+        least, room = min(way.needed for way in plan.fits), plan.cards.room
+        yield f"Training a row of {plan.wanted:,} takes {size(least)} a card or more; tensors have {size(room)} there."
+    elif plan is None and step is not None and largest is not None and step.total_checkpointed > largest[0]:
+        yield (
+            f"A LoRA step on a row of {step.length:,} takes {size(step.total_checkpointed)} with gradient "
+            f"checkpointing; this machine has {size(largest[0])} of {largest[1]}."
+        )

@@ -176,13 +176,15 @@ def sink_plot(probe: Probe, path: Path) -> None:
     save_figure(canvas, path)
 
 
+PLOTS: dict[str, Callable[[Probe, Path], None]] = {
+    "distance": distance_plot, "heads": heads_plot, "sinks": sink_plot, "loss": loss_plot,
+}  # fmt: skip
+
+
 def write_plots(probe: Probe, folder: Path) -> list[Path]:
     """Write all applicable plots as PNG files."""
-    plots: dict[str, Callable[[Probe, Path], None]] = {
-        "distance": distance_plot, "heads": heads_plot, "sinks": sink_plot,
-    }  # fmt: skip
-    if any(variant.loss is not None for variant in probe.variants):
-        plots["loss"] = loss_plot
-    for name, draw in plots.items():
-        draw(probe, folder / f"{name}.png")
-    return [folder / f"{name}.png" for name in plots]
+    measured = any(variant.loss is not None for variant in probe.variants)
+    names = [name for name in PLOTS if measured or name != "loss"]
+    for name in names:
+        PLOTS[name](probe, folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in names]
