@@ -24,6 +24,12 @@ class KeepsAnswers(nn.Module):
         return self.__dict__.get(ORIGINAL, self)
 
     @property
+    def edition(self) -> tuple[int, ...]:
+        """Whose weights these are, and how often each was written to: what is computed from them is kept under that."""
+        weights = () if is_traced() else self.parameters()
+        return id(self.original), *(0 if each.is_inference() else each._version for each in weights)
+
+    @property
     def tables(self) -> CosSinCache:
         """Cosine and sine tables kept between forward passes; neither copied nor saved with the scheme."""
         return self.original.keep("tables", CosSinCache)

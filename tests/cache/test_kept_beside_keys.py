@@ -74,6 +74,23 @@ def test_a_copied_cache_keeps_its_positions(remake: object) -> None:
         assert (read(model, ids[:, first:], positions[:, first:], one) - whole).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("scheme", ["fire", "transformer_xl", "deberta"])
+def test_changed_weights_are_read_anew(scheme: str) -> None:
+    """In a model of one layer, no key or value depends on the scheme's weights."""
+    model = tiny_model("llama")
+    model.model.layers, model.config.num_hidden_layers = model.model.layers[:1], 1
+    patch_model(model, scheme)
+    perturb_parameters(model)
+    ids, cache = text(), DynamicCache(config=model.config)
+    read(model, ids[:, :-2], None, cache)
+    read(model, ids[:, -2:-1], None, cache)
+    before = read(model, ids, None)[:, -1:]
+    model.load_state_dict({name: -w if "posenc" in name else w for name, w in model.state_dict().items()})
+    whole = read(model, ids, None)[:, -1:]
+    assert (whole - before).abs().max() > 1e-2  # control
+    assert (read(model, ids[:, -1:], None, cache) - whole).abs().max() < 1e-4
+
+
 def test_tokens_added_by_other_code() -> None:
     model = patch_model(tiny_model("llama"), "alibi", factor=4)
     cache = DynamicCache(config=model.config)

@@ -117,7 +117,7 @@ class FIRE(Scheme):
 
     def of_token(self, ctx: PositionContext, position: int, keys: int) -> Tensor:
         """Bias ``[1, heads, 1, keys]`` of a decoded token on the CPU: ψ of all distances is kept with the cache."""
-        kept: dict[str, Any] = ctx.with_cache(("fire", id(self.original)), dict)
+        kept: dict[str, Any] = ctx.with_cache(("fire", *self.edition), dict)
         known: Tensor | None = kept.get("numerator")  # of distances that fall to 0
         if known is None or len(known) < keys:
             known = kept["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))

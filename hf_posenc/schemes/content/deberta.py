@@ -156,7 +156,7 @@ class DeBERTa(Scheme):
             project = self.own[ctx.layer]  # type: ignore[assignment]  # modules are not typed by what they hold
         dtype = self.table.weight.dtype if ctx.hidden is None else ctx.hidden.dtype  # of the projections
         made = partial(self.projected, project, dtype, continues=ctx.kept is not None)
-        codes, shifted = ctx.with_cache(("deberta", id(self.original)), made)
+        codes, shifted = ctx.with_cache(("deberta", *self.edition), made)
         ahead = ctx.ahead if ctx.steady and not is_traced() else None
         return BlockBias(
             partial(self._of_block, codes, ahead),

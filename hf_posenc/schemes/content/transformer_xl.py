@@ -131,7 +131,7 @@ class TransformerXL(Scheme):
         They are kept with the distances last, in which one query is multiplied 2.7 times as fast.
         """
         least, farthest = reach
-        kept: dict[int, Tensor] = ctx.with_cache(("transformer_xl", id(self.original)), dict)
+        kept: dict[int, Tensor] = ctx.with_cache(("transformer_xl", *self.edition), dict)
         known: Tensor | None = kept.get(least)
         end = least if known is None else least + known.shape[-1]  # the first that is not known
         if known is None or end <= farthest:
