@@ -34,12 +34,11 @@ def mark_cache(base: nn.Module, cache: Cache | None) -> None:
         UnknownKeys: it holds keys, and no scheme is recorded.
     """
     own = self_attention_cache(cache)
-    if own is None or is_traced():
-        return
     ours, theirs = vars(base)[ENTRY], getattr(own, MARK, None)
-    if theirs == ours:  # first, since the length of a static cache lies on its device
+    if own is None or theirs == ours:  # first, since the length of a static cache lies on its device
         return
-    held = int(own.get_seq_length())
+    unknown = theirs is None and is_traced()  # else its length is read, where a traced graph ends
+    held = 0 if unknown else int(own.get_seq_length())
     if held and theirs is not None:
         raise InvalidInput(
             f"The cache holds {held} tokens that were written under another scheme, or under other options or another "
