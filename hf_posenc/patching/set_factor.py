@@ -152,4 +152,5 @@ def own_attributes(module: nn.Module) -> dict[str, Any]:
 def set_attributes(module: nn.Module, values: dict[str, Any]) -> None:
     """Assign attributes one by one, which discards what a scheme has computed from the old ones."""
     for name, value in values.items():
-        setattr(module, name, value)
+        # A module that a scheme refers to would become its child, and its weights be saved once more.
+        (object.__setattr__ if isinstance(value, nn.Module) else setattr)(module, name, value)

@@ -29,7 +29,7 @@ from hf_posenc.checks.tolerances import LOGITS
 from hf_posenc.patching.patch import scheme_set_aside
 from hf_posenc.schemes.rotary.yarn import Yarn
 
-from ..families.tiny import tiny
+from ..families.tiny import tiny, tiny_encoder_decoder
 
 LENGTH = 3 * TRAINED_LENGTH
 COMPOSED = ["yarn+logn", "host+yarn", "pi+self_extend", "yarn+ssmax", "rope+t5"]
@@ -116,6 +116,18 @@ def test_families_of_the_general_adapter(family: str) -> None:
     expected = patch_model(tiny(family), "host+yarn", factor=2)
     assert torch.equal(logits(model, ids), logits(expected, ids))
     assert stated(model) == stated(expected)
+
+
+@pytest.mark.parametrize("family", ["t5", "mpnet"])
+def test_a_bias_that_the_model_keeps_is_no_part_of_the_scheme(family: str) -> None:
+    """Its module became one at the first change: weights were saved twice, and a second change was refused."""
+    model = tiny_encoder_decoder(family).get_decoder() if family == "t5" else tiny(family, masked=True)
+    patch_model(model, "window", factor=4, trained_length=24)
+    ids, names = torch.arange(3, 90)[None], list(model.state_dict())
+    with torch.no_grad():
+        first = model(ids)[0]
+        assert torch.equal(set_factor(set_factor(model, 2), 4)(ids)[0], first)
+    assert list(model.state_dict()) == names
 
 
 @pytest.mark.parametrize("saved", [None, ["posenc"]])
