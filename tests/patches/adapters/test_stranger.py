@@ -70,23 +70,11 @@ class NoCache(stranger.TinyModel):
         return super().forward(input_ids, attention_mask, position_ids, **call)
 
 
-def tuple_of(self: Any, *given: Any, **call: Any) -> Any:
-    return (stranger.PatchedTinyAttention.forward(self, *given, **call),)
-
-
-def without_base_class() -> type[Adapter]:
-    own = {name: one for name, one in vars(stranger.TinyAdapter).items() if not name.startswith("_")}
-    return type("Own", (Adapter,), {name: one for name, one in own.items() if name != "base_class"})
-
-
 MISTAKES: dict[str, Any] = {
     "reads max_position_embeddings of TinyConfig": lambda: [adapter(trained_length=Adapter.trained_length)],
     "reads n_head of TinyConfig": lambda: [adapter(geometry=lambda self, config, **lengths: config.n_head)],
-    "has base_class = None": lambda: [without_base_class()],
-    "does not derive from PatchedAttention": lambda: [attention(stranger.TinyAttention)],
     "derive from PatchedAttention first": lambda: [attention(stranger.TinyAttention, PatchedAttention)],
     "whose project_query": lambda: [attention(project_query=PatchedAttention.project_query)],
-    "from probe": lambda: [attention(forward=tuple_of)],
     "posenc_forward": lambda: [stranger.TinyAdapter, NoKeywords],
     "names no position_ids": lambda: [stranger.TinyAdapter, NoPositions],
     "names no past_key_values": lambda: [stranger.TinyAdapter, NoCache],
