@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.terms import Block, BlockBias, KeyBias
 from hf_posenc.core.tracing import is_captured, is_traced
 from hf_posenc.schemes.attention_scale.logn import keys_seen
 from hf_posenc.schemes.base import Scheme
@@ -79,12 +79,13 @@ class FIRE(Scheme):
         self.inner.reset_parameters()
         self.outer.reset_parameters()
 
-    def bias(self, ctx: PositionContext) -> BlockBias:
+    def bias(self, ctx: PositionContext) -> BlockBias | KeyBias:
         """Bias of a block of queries, ``[batch or 1, heads, n, key]``, float32, with gradients to all parameters."""
-        reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, query or 1]
-
         even = ctx.steady and not is_traced()
-        token = ctx.first if even and ctx.kept is not None and ctx.device.type == "cpu" else None
+        decodes = even and ctx.kept is not None and ctx.query_positions.shape[1] == 1
+        if decodes and ctx.first is not None and ctx.device.type == "cpu":
+            return KeyBias(self.of_token(ctx, ctx.first, ctx.key_positions.shape[1]))
+        reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, query or 1]
         # What a decoder sees is no farther away than the start of the text: x ≤ 1 in every block.
         units = cache(partial(self.bent_units, 1.0)) if even and ctx.causal and not torch.is_grad_enabled() else None
 
@@ -92,8 +93,6 @@ class FIRE(Scheme):
             farthest = block.query_positions if reach is None else reach
             if ctx.text_keys is not None:
                 farthest = farthest[:, block.rows]
-            if token is not None and block.query.shape[2] == 1:
-                return self.of_token(ctx, token, block.key.shape[2])
             if even:
                 return self.relative(of_even_block(self.numerator, block), farthest, units)
             return self.of(block.distance, farthest)
@@ -116,7 +115,7 @@ class FIRE(Scheme):
         return self.psi(distance.abs().float())
 
     def of_token(self, ctx: PositionContext, position: int, keys: int) -> Tensor:
-        """Bias ``[1, heads, 1, keys]`` of a decoded token on the CPU: ψ of all distances is kept with the cache."""
+        """Bias ``[1, heads, keys]`` of a decoded token on the CPU: ψ of all distances is kept with the cache."""
         kept: dict[str, Any] = ctx.with_cache(("fire", *self.edition), dict)
         known: Tensor | None = kept.get("numerator")  # of distances that fall to 0
         if known is None or len(known) < keys:
@@ -127,7 +126,7 @@ class FIRE(Scheme):
         (c, threshold), (weight, shift, out) = kept["numbers"], kept["units"]
         reach = math.log1p(c * max(position, threshold)) + self.eps
         x = known.narrow(0, len(known) - keys, keys)[None] / reach
-        return (out @ torch.addmm(shift, weight, x).relu_())[None, :, None]
+        return (out @ torch.addmm(shift, weight, x).relu_())[None]
 
     def psi(self, x: Tensor) -> Tensor:
         """ln(|c| x + 1), for c of either sign."""
