@@ -149,14 +149,14 @@ class FIRE(Scheme):
         return values.view(-1, *x.shape)
 
     def bent_units(self, largest: Tensor | float) -> Units:
-        """A smaller network that equals f up to the ``largest`` x: kinks ``[units, 1]``, and weights ``[heads, units]``.
+        """A smaller network, f up to the ``largest`` x: kinks ``[units, 1]``, and weights ``[heads, units]``.
 
         On the interval from 0 to that most ReLUs are linear: units that are active throughout add up to one
         line, and units that are inactive throughout vanish. Of the few others, with the kink k = −s / w,
 
             ReLU(w x + s) = w max(x, k) + s for w > 0,    −w max(x, k) + w x for w < 0:
 
-        one operation, once for all heads. x and 1 are those of a kink below, and of one beyond the interval.
+        one operation, once for all heads. x and 1 have a kink below and beyond the interval.
         """
         weight, shift = self.inner.weight.float()[:, 0], self.inner.bias.float()
         # A copy: weights loaded from a file have another memory alignment, for which kernels may round differently.
