@@ -138,9 +138,7 @@ class FIRE(Scheme):
             inner = torch.addmm(self.inner.bias.float()[:, None], self.inner.weight.float(), flat).relu_()
             return torch.addmm(self.outer.bias.float()[:, None], self.outer.weight.float(), inner).view(-1, *x.shape)
         kinks, out = self.bent_units(flat.detach().amax()) if units is None else units()
-        if flat.numel() <= AT_ONCE:
-            return (out @ torch.maximum(kinks, flat)).view(-1, *x.shape)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or flat.numel() <= AT_ONCE:
             parts = [out @ torch.maximum(kinks, part) for part in flat.split(AT_ONCE, 1)]
             return torch.cat(parts, 1).view(-1, *x.shape)
         values, memory = flat.new_empty(len(out), flat.numel()), flat.new_empty(len(kinks), AT_ONCE)
