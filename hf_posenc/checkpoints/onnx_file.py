@@ -33,7 +33,7 @@ def export_onnx(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         folder: where the graph, its weights and the manifest of `transformers.exporters` go.
 
     Returns:
-        ``cache``: whether the graph takes a KV cache; ``reason``: why it takes none of a model that has one;
+        ``cache``: whether the graph takes a KV cache; ``reason``: why it does not, although the model has one;
         ``deviation``: the largest difference of an output; ``lengths`` of the texts that were compared, in tokens.
 
     Raises:

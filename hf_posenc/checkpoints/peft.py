@@ -120,8 +120,8 @@ def load_peft_adapter(
 
     Args:
         model: the base, patched with the adapter's scheme; or a PEFT model around it, which gets a further adapter.
-        folder: of the adapter, or its Hub name.
-        patch: whether a base under another scheme, or under none, is refused or gets the adapter's scheme.
+        folder: the folder of the adapter, or its Hub name.
+        patch: ``"refuse"`` a base under another scheme or none, or ``"apply"`` the adapter's scheme to it.
         adapter_name: its name in the model; ``set_adapter`` makes it the active one.
         **kwargs: of ``PeftModel.from_pretrained``, such as ``is_trainable`` and ``revision``.
 
@@ -131,10 +131,9 @@ def load_peft_adapter(
     Raises:
         UnsupportedModel: ``model`` is no loaded model; or its weights are offloaded without a device map, which PEFT
             follows.
-        WrongKind: ``patch`` is neither word.
-        PeftAdapterMismatch: base and adapter have different schemes or lengths, the model has an adapter of that name,
-            or other learned positions that all its adapters share; or the folder is damaged, incomplete or not safe to
-            read.
+        WrongKind: ``patch`` is neither ``"refuse"`` nor ``"apply"``.
+        PeftAdapterMismatch: base and adapter have different schemes or lengths; the model has an adapter of that name;
+            its adapters share other learned positions; or the folder is damaged, incomplete or not safe to read.
     """
     check_live(model)
     if patch not in ("refuse", "apply"):
