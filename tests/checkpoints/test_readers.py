@@ -53,12 +53,12 @@ CASES: list[tuple[str, dict[str, Any], Names]] = [
 ]
 
 
-def patched(scheme: str, options: dict[str, Any], **entries: Any) -> Any:
+def patched(scheme: str, options: dict[str, Any], factor: int = FACTOR, **entries: Any) -> Any:
     if scheme == "proportional" and scheme not in ROPE_INIT_FUNCTIONS:
         pytest.skip("this transformers does not have the RoPE type")
     model: Any = tiny_model("llama")
     vars(model.config).update(entries)
-    return patch_model(model, scheme, factor=FACTOR, **options)
+    return patch_model(model, scheme, factor=factor, **options)
 
 
 def exported(folder: Path, scheme: str, options: dict[str, Any], **entries: Any) -> tuple[dict[str, Any], list[str]]:
@@ -107,6 +107,13 @@ def test_logits_of_a_reader_that_takes_the_usual_temperature() -> None:
     assert found[LLAMA].logit_scale == pytest.approx((0.1 * math.log(FACTOR) + 1) ** 2)
     assert str(found[LLAMA]).endswith("logits times 1.3")
     assert found[SGLANG].verdict == "exact", "it is told by attn_factor"
+
+
+def test_engines_that_do_not_read_the_share_of_rotated_pairs() -> None:
+    """Seen at factor 1: the fastest pair that should stand still turns by θ^(−8 / 16) = 0.01 radians a token."""
+    found = {reading.reader: reading for reading in read_elsewhere(patched("proportional", {"p": 0.5}, 1))}
+    assert [found[name].verdict for name in (VLLM, MLX)] == ["exact"] * 2
+    assert [found[name].phase for name in (SGLANG, LLAMA)] == pytest.approx([0.01 * TRAINED_LENGTH] * 2)
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_neox"])
