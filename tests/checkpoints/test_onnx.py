@@ -17,6 +17,7 @@ from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import MissingPackage, NotExpressible
 
 pytestmark = pytest.mark.slow
+CACHED = ("yarn", "rerope", "t5", "dynamic_ntk", "fox", "transformer_xl")
 TOLERANCE = 1e-4  # two float32 implementations of logits of about 1 to 4
 READ = """
 import sys
@@ -29,10 +30,8 @@ print(ExportedModel.from_pretrained(sys.argv[1]))
 @pytest.fixture
 def ort() -> Any:
     pytest.importorskip("transformers.exporters", reason="this transformers has no exporters")
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
-    return pytest.importorskip(
-        "onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxscript onnxruntime)"
-    )
+    missing = "what writes ONNX is not installed (pip install onnx onnxscript onnxruntime)"
+    return [pytest.importorskip(name, reason=missing) for name in ("onnxscript", "onnxruntime")][1]
 
 
 def tokens(rows: int, length: int) -> torch.Tensor:
@@ -58,10 +57,7 @@ def test_whole_texts(ort: Any, case: str, tmp_path: Path) -> None:
     assert (torch.from_numpy(logits) - expected)[mask.bool()].abs().max() < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "case",
-    [f"llama:{one}" for one in ("yarn", "rerope", "t5", "dynamic_ntk", "fox", "transformer_xl")] + ["gpt2:alibi"],
-)
+@pytest.mark.parametrize("case", [*(f"llama:{one}" for one in CACHED), "gpt2:alibi"])
 def test_a_cache_that_is_empty_at_first(ort: Any, case: str, tmp_path: Path) -> None:
     """Three rows in pieces, what is cached handed on, as far as the target length; one graph for all of them."""
     model = patched(*case.split(":"))
