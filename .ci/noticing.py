@@ -29,7 +29,7 @@ FIRST = {"torch", *(f"transformers.models.{host}.modeling_{host}" for host in ("
 MIRRORED = ("patches/", "eval/")  # stand at the top of the repository, and are linked into the package
 PATIENCE = 20
 """Seconds by the clock for each of the processor: a test that waits for ever takes none of these, on a busy machine."""
-QUIET = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
+QUIET = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-n", "0"]
 
 
 @dataclass(frozen=True)
