@@ -49,8 +49,7 @@ def test_whole_texts(ort: Any, case: str, tmp_path: Path) -> None:
     written = export_onnx(model, tmp_path)
     assert (written["cache"], bool(written["reason"])) == (False, case == "llama:window")
     text = tokens(2, 77)
-    mask = torch.ones_like(text)
-    mask[0, :13] = 0
+    mask = (torch.arange(77) >= torch.tensor([[13], [0]])).long()
     session = ort.InferenceSession(tmp_path / "model.onnx")
     (logits,) = session.run(["logits"], {"input_ids": text.numpy(), "attention_mask": mask.numpy()})
     expected = model(text, attention_mask=mask).logits.detach()
@@ -86,8 +85,7 @@ def test_transformers_reads_the_folder_without_this_package(ort: Any, tmp_path: 
 
 def test_another_graph_is_not_kept(ort: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: what is traced is the model without its scheme."""
-    traced = onnx_file.traced
-    monkeypatch.setattr(onnx_file, "traced", lambda _: traced(tiny_model("bert")))
+    monkeypatch.setattr(onnx_file, "traced", lambda _, of=onnx_file.traced: of(tiny_model("bert")))
     with pytest.raises(NotExpressible):
         export_onnx(patched("bert", "rope"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
