@@ -48,7 +48,7 @@ USAGE_ERRORS = (
 """An option, a scheme or a file is wrong: another command line is needed. Every other error is a failure."""
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 IN_RUST = re.compile(r"\(os error (\d+)\)")
-CUT_SHORT = re.compile(r"\d+ requested and \d+ written")  # numpy's, of a full disk
+CUT_SHORT = re.compile(r"\d+ requested and \d+ written|problem writing element \d+ to file")  # numpy's, of a full disk
 
 
 def end(error: BaseException) -> NoReturn:

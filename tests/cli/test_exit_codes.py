@@ -198,5 +198,5 @@ def test_an_interrupt_behind_another_error_is_one(call: Call, monkeypatch: pytes
 
 
 def test_a_full_disk_is_named_also_where_rust_or_numpy_says_it() -> None:
-    for said in ("I/O error: No space left on device (os error 28)", "4096 requested and 88 written"):
+    for said in ("I/O error (os error 28)", "4096 requested and 88 written", "problem writing element 1024 to file"):
         assert message_of(RuntimeError(said)).startswith("No space left on device. Free some space")
