@@ -132,7 +132,7 @@ def show(found: Probe) -> None:
         output.show_table(columns, rows, title=f"{variant.label}, {variant.length:,} tokens")
     for variant in found.variants:
         output.show_text("\n".join(summary(variant, found)))
-    if any(variant.loss is not None for variant in found.variants):
+    if any(variant.loss is not None and variant.loss.is_settled for variant in found.variants):
         output.show_text(RULE.format(SIGNIFICANT))
 
 
@@ -152,6 +152,7 @@ def percent(share: float) -> str:
 
 def summary(variant: Variant, found: Probe) -> list[str]:
     """Summarize one variant: heads that use position, attention sinks, loss by context length."""
+    from hf_posenc.insight.probe.loss_by_context import FEWEST
     from hf_posenc.insight.probe.variant import first_tokens
 
     heads, loss = variant.heads, variant.loss
@@ -162,10 +163,9 @@ def summary(variant: Variant, found: Probe) -> list[str]:
     ]
     if loss is not None:
         lengths = ", ".join(f"{n:,}: {m:.3f}" for n, m in zip(loss.lengths, loss.means, strict=True))
-        hurts = loss.hurts_from
+        hurts = "at no length" if loss.hurts_from is None else f"from {loss.hurts_from:,} tokens on"
+        used = f"used length {loss.used_length:,} tokens (trained length {found.trained_length:,}); more context hurts "
+        few = f"{len(loss.losses)} text(s) are too few to tell the used length. Pass --samples {FEWEST} or more."
         lines.append(f"  cross-entropy loss (nats/token) of the same last tokens by context length: {lengths}")
-        lines.append(
-            f"  used length {loss.used_length:,} tokens (trained length {found.trained_length:,}); "
-            + ("more context never hurts" if hurts is None else f"more context hurts from {hurts:,} tokens on")
-        )
+        lines.append(f"  {used + hurts if loss.is_settled else few}")
     return lines

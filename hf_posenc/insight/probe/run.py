@@ -135,6 +135,7 @@ def probe(
 
         if is_patched(model):
             variants = [measured(describe(model).scheme, probed)]
+            target_length = target_length or (describe(model).target_length if factor is None else None)
         else:
             variants = [measured(UNPATCHED, probed if table is None else min(probed, table))]
         if scheme is not None:
