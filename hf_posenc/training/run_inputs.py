@@ -98,7 +98,11 @@ def is_rows(texts: Any) -> bool:
 
 def check_model(model: Any) -> None:
     """Refuse a model that cannot be trained."""
-    base_model_of(model)
+    if base_model_of(model)[0] is model:
+        raise TrainingImpossible(
+            f"{type(model).__name__} has no head, and without one there is no loss. Fine-tune a checkpoint with a "
+            "language-model head, or patch this one and train it with its own loss."
+        )
     if any(weight.is_meta for weight in model.parameters()):
         raise TrainingImpossible("The weights of this model are on the meta device. Load it before it is trained.")
     check_finite(model)

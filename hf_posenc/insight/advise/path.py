@@ -56,7 +56,7 @@ def commands_of(plan: Plan, one: Recommendation, scheme: Portable) -> tuple[str,
         one: the recommendation to follow.
         scheme: where its scheme can go.
     """
-    if not plan.row or one.restore:
+    if not plan.row or not one.has_commands:
         return ()
     folder = f"runs/{re.sub(r'[^A-Za-z0-9._-]+', '-', one.model.rstrip('/').rpartition('/')[2])}"
     merged, exported = f"{folder}-merged", f"{folder}-export"

@@ -28,6 +28,7 @@ class Recommendation:
         model: as on the command line.
         trained: tokens the weights saw.
         restore: whether the checkpoint's own scheme must be removed first.
+        has_head: whether the checkpoint has a head, without which no command can measure or train it.
         learning_rate: of LoRA on a model of this size; see `hf_posenc.training.methods`.
         checkpointing: whether training needs gradient checkpointing on this machine.
         evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
@@ -46,9 +47,15 @@ class Recommendation:
     model: str
     trained: int
     restore: bool = False
+    has_head: bool = True
     learning_rate: float | None = None
     checkpointing: bool = False
     evidence: MeasuredRow | None = None
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether commands can measure and train it: none removes a scheme first, or does without a head."""
+        return self.has_head and not self.restore
 
     @property
     def patch(self) -> str:
@@ -93,8 +100,8 @@ class Recommendation:
         return words
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; without commands where a scheme must be removed first, which no command does."""
-        names = [] if self.restore else ["compare", *(["finetune"] if self.use == "training" else [])]
+        """Plain values for JSON, with the commands that can run."""
+        names = ["compare", *(["finetune"] if self.use == "training" else [])] if self.has_commands else []
         return {**asdict(self), **{name: getattr(self, name) for name in ("patch", *names)}}
 
 
