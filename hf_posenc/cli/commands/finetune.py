@@ -41,7 +41,7 @@ of_training = partial(Option, rich_help_panel=TRAINING)
 OPTIONS = ("method", "steps", "learning_rate")
 """Settings of a run that have an option of their own."""
 STREAMING, TRAINED_LENGTH, CARDS = "streaming", "trained_length", "cards"
-CHECKPOINT = "The last complete checkpoint is kept"
+CHECKPOINT = "Complete checkpoints are kept"
 MOST_CARDS = 1024
 Texts: TypeAlias = "TextSource | list[str]"
 FOUR_BIT = "4bit"
@@ -163,6 +163,7 @@ def finetune(
         def begun(start: RunStart) -> None:
             output.note(str(start))
             write_config(context, out)  # the folder is this run's by now
+            show_progress(None, "measuring held-out text")
 
         if find_learning_rate:
             tested = range_test(patched, tokenizer, texts, training, held_out=measured_on, progress=report)

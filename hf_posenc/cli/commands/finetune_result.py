@@ -101,7 +101,7 @@ def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
     if run.restored:
         output.show_text("The scheme is no RoPE type of transformers: install hf_posenc where you train.")
     measure = command("eval", run.folder / OUTPUT, *(scheme if run.unnamed else ()))
-    show_next([f"cd {shlex.quote(str(run.folder))} && {run.command}", measure])
+    show_next([f"(cd {shlex.quote(str(run.folder))} && {run.command})", measure])
 
 
 def scheme_words(
