@@ -59,12 +59,9 @@ def check(
         deviations = checks.check_scheme(
             loaded,
             scheme,
-            factor=factor,
-            target_length=target_length,
-            trained_length=trained_length,
             checks=check,
             progress=lambda name: show_progress(None, name),
-            **options,
+            **{"factor": factor, "target_length": target_length, "trained_length": trained_length, **options},
         )
     if own is not None:
         output.note(f"{cli.REMOVED.format(own.scheme)} Its target length is {own.target_length:,}.")

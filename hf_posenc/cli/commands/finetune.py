@@ -155,15 +155,17 @@ def finetune(
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
         if emit is not None:
             how: dict[str, Any] = {"name": named.model, "four_bit": dtype == FOUR_BIT, "cards": cards}
+            kept = [] if trained_length is None else [f"trained_length={trained_length}"]
             written = emit_run(emit, patched, tokenizer, texts, training, out, **how)
-            show_emitted(written, scheme_words(scheme, factor, target_length, option))
+            show_emitted(written, scheme_words(scheme, factor, target_length, [*(option or ()), *kept]))
             return
         report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
 
         def begun(start: RunStart) -> None:
             output.note(str(start))
             write_config(context, out)  # the folder is this run's by now
-            show_progress(None, "measuring held-out text")
+            if not start.resumed_from:
+                show_progress(None, "measuring held-out text")
 
         if find_learning_rate:
             tested = range_test(patched, tokenizer, texts, training, held_out=measured_on, progress=report)

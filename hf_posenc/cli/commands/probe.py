@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hf_posenc.insight.probe.variant import Variant
 
 RESULTS = "probe.json"
-COUNTS = ("rows", "scored", "sinks")
+COUNTS = ("rows", "scored", "sinks", "seed")
 """Settings of a probe that have no option of their own."""
 RULE = (
     "Used length: the shortest whose loss is not above the lowest by more than {:g} standard errors of "
@@ -57,7 +57,7 @@ def probe(
         set_option(
             "Any other setting: rows=256 (queries measured in each of four texts), scored=32 (tokens at the end of "
             "each text whose loss is measured), sinks=1 (tokens at the start that count as attention sink), "
-            "text_field=body, document_separator=TEXT"
+            "seed=1, text_field=body, document_separator=TEXT"
         ),
     ] = None,
     out: Annotated[Path | None, cli.of_output(help="Write plots and probe.json to this folder.")] = None,

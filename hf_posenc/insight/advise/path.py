@@ -44,7 +44,6 @@ class Portable:
             plain = plain_form(skeleton)
             schemes = schemes_of_base(base_model_of(skeleton)[0])
             in_parts = all(scheme.geometry.causal and computed_in_parts(scheme) for scheme in schemes)
-            in_parts &= "trained_length" not in one.lengths  # which no command after training could name
             return cls(plain is not None, plain is None or plain.section is not None, in_parts)
 
 

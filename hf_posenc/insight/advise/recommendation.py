@@ -66,6 +66,11 @@ class Recommendation:
         return f"unpatch_model(model); {call}" if self.restore else call
 
     @property
+    def all_options(self) -> dict[str, Any]:
+        """The options of the scheme, and the trained length where the configuration is wrong."""
+        return {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
+
+    @property
     def compare(self) -> str:
         """The command that compares it with the unpatched model."""
         return compare_command([self])
@@ -73,15 +78,14 @@ class Recommendation:
     @property
     def entry(self) -> str:
         """The scheme with its options, as ``--schemes`` takes it."""
-        options = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
-        words = ",".join(f"{name}={value}" for name, value in options.items())
+        words = ",".join(f"{name}={value}" for name, value in self.all_options.items())
         return f"{self.scheme}:{words}" if words else self.scheme
 
     @property
     def scheme_words(self) -> list[str]:
-        """The options of a command that name the scheme, without the trained length, which few take."""
+        """The options of a command that name the scheme."""
         words = ["--scheme", self.scheme, "--target-length", str(self.lengths["target_length"])]
-        return words + [word for name, value in self.options.items() for word in ("--option", f"{name}={value}")]
+        return words + [word for name, value in self.all_options.items() for word in ("--option", f"{name}={value}")]
 
     @property
     def finetune(self) -> str:
@@ -91,8 +95,6 @@ class Recommendation:
     def training_words(self, *, checkpointing: bool) -> list[str]:
         """The words of that command."""
         words = ["hf-posenc", "finetune", "--model", self.model, *self.scheme_words]
-        if "trained_length" in self.lengths:
-            words += ["--set", f"trained_length={self.lengths['trained_length']}"]
         if self.learning_rate is not None:
             words += ["--learning-rate", f"{self.learning_rate:g}"]
         if checkpointing:
