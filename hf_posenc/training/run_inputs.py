@@ -103,8 +103,6 @@ def check_model(model: Any) -> None:
             f"{type(model).__name__} has no head, and without one there is no loss. Fine-tune a checkpoint with a "
             "language-model head, or patch this one and train it with its own loss."
         )
-    if any(weight.is_meta for weight in model.parameters()):
-        raise TrainingImpossible("The weights of this model are on the meta device. Load it before it is trained.")
     check_finite(model)
 
 

@@ -54,8 +54,9 @@ def check(
         check_named(name)
     with output.progress() as show_progress:
         loaded, own = load_unpatched(**cli.loading_of(named, "float32"))
-        if own is not None and factor is None and target_length is None:
-            target_length = own.target_length
+        if own is not None:
+            target_length = target_length or (own.target_length if factor is None else None)
+            output.note(f"{cli.REMOVED.format(own.scheme)} Its target length is {own.target_length:,}.")
         deviations = checks.check_scheme(
             loaded,
             scheme,
@@ -63,8 +64,6 @@ def check(
             progress=lambda name: show_progress(None, name),
             **{"factor": factor, "target_length": target_length, "trained_length": trained_length, **options},
         )
-    if own is not None:
-        output.note(f"{cli.REMOVED.format(own.scheme)} Its target length is {own.target_length:,}.")
     if cli.is_debugging(context):
         for raised in filter(None, (deviation.traceback for deviation in deviations)):
             output.note(raised)

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 RESULTS = "probe.json"
 COUNTS = ("rows", "scored", "sinks", "seed")
 """Settings of a probe that have no option of their own."""
-RULE = (
-    "Used length: the shortest whose loss is not above the lowest by more than {:g} standard errors of "
-    "the difference, paired by text."
-)
 COLUMNS = (
     "layer", "head", "mostly", "mean distance", "at one distance", "which", "{}", "beyond trained",
     "shuffled layer", "shuffled model", "moved",
@@ -120,7 +116,6 @@ def write(found: Probe, folder: Path) -> list[Path]:
 
 def show(found: Probe) -> None:
     """Show a table of heads and a summary for each variant."""
-    from hf_posenc.insight.probe.loss_by_context import SIGNIFICANT
     from hf_posenc.insight.probe.variant import first_tokens
 
     moved = found.moved
@@ -132,8 +127,6 @@ def show(found: Probe) -> None:
         output.show_table(columns, rows, title=f"{variant.label}, {variant.length:,} tokens")
     for variant in found.variants:
         output.show_text("\n".join(summary(variant, found)))
-    if any(variant.loss is not None and variant.loss.is_settled for variant in found.variants):
-        output.show_text(RULE.format(SIGNIFICANT))
 
 
 def row(head: Head, moved: float | None) -> list[object]:
@@ -164,8 +157,9 @@ def summary(variant: Variant, found: Probe) -> list[str]:
     if loss is not None:
         lengths = ", ".join(f"{n:,}: {m:.3f}" for n, m in zip(loss.lengths, loss.means, strict=True))
         hurts = "at no length" if loss.hurts_from is None else f"from {loss.hurts_from:,} tokens on"
-        used = f"used length {loss.used_length:,} tokens (trained length {found.trained_length:,}); more context hurts "
+        used = f"used length {loss.used_length:,} tokens, the shortest within two standard errors of the lowest loss "
+        used += f"(trained length {found.trained_length:,}); more context hurts {hurts}"
         few = f"{len(loss.losses)} text(s) are too few to tell the used length. Pass --samples {FEWEST} or more."
         lines.append(f"  cross-entropy loss (nats/token) of the same last tokens by context length: {lengths}")
-        lines.append(f"  {used + hurts if loss.is_settled else few}")
+        lines.append(f"  {used if len(loss.losses) >= FEWEST else few}")
     return lines

@@ -51,11 +51,6 @@ class LossByContext:
     by_position: tuple[float, ...]
 
     @property
-    def is_settled(self) -> bool:
-        """Whether there are enough texts to tell the used length."""
-        return len(self.losses) >= FEWEST
-
-    @property
     def means(self) -> list[float]:
         """Mean loss at every length, nats/token."""
         return [fmean(column) for column in zip(*self.losses, strict=True)]

@@ -16,7 +16,7 @@ from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.core.memory import check_text_memory
 from hf_posenc.core.progress import StepCallback
 from hf_posenc.core.torch_state import evaluation_mode
-from hf_posenc.errors import UnknownOption, UnsupportedModel, WrongKind, shown
+from hf_posenc.errors import UnknownOption, WrongKind, shown
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort
 from hf_posenc.eval.lm.spans import frame_of
 from hf_posenc.eval.tasks.sweep import Count, Seed, checked
@@ -148,8 +148,6 @@ def probe(
 def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, seed: int, **counts: int) -> None:
     """Validate the arguments before the model is changed."""
     base_model_of(model)
-    if any(weight.is_meta for weight in model.parameters()):
-        raise UnsupportedModel("The weights of this model are on the meta device. Load the weights before probing it.")
     check_finite(model)
     if isinstance(tokenizer, str) or not callable(tokenizer):
         raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
@@ -166,8 +164,7 @@ def lengths_of(
     """Trained length, length that is probed by default, and size of the position table or None, in tokens."""
     base, adapter = base_model_of(model)
     carried = describe(model) if is_patched(model) else None
-    own = carried and carried.trained_length
-    trained = own or trained_length_of_patch(adapter, base.config, scheme, options)
+    trained = carried.trained_length if carried else trained_length_of_patch(adapter, base.config, scheme, options)
     table = adapter.geometry(base.config, trained_length=trained, target_length=trained).table
     if carried is not None:
         return trained, carried.target_length, table
