@@ -29,7 +29,7 @@ NO_BOUND = -(1 << 62)
 
 def prepare(call: AttentionCall) -> Compute:
     """Choose how to compute a call: as one operator of a graph, or by a route, as of `dispatch.prepare`."""
-    return attend if exported.accepts(call) and accepts(call) else dispatch.prepare(call)
+    return attend if accepts(call) and exported.accepts(call) else dispatch.prepare(call)
 
 
 def accepts(call: AttentionCall) -> bool:

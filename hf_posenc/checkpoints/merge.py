@@ -42,8 +42,8 @@ class Merged:
     """What `merge` wrote.
 
     Attributes:
-        folder: of the new checkpoint.
-        scheme: that it carries; None where the adapter was trained without one.
+        folder: the folder of the new checkpoint.
+        scheme: its scheme; None if the adapter was trained without one.
         deviation: root-mean-square difference of logits from those of the adapter, over their standard deviation.
         tokenizer: whether a tokenizer was found with the adapter or its base, and copied.
         expressible: whether `hf_posenc.export_native` can write it for plain transformers.

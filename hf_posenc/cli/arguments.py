@@ -95,7 +95,7 @@ Dtype = Annotated[
     of_model(
         callback=floating_dtype,
         metavar="TYPE",
-        help="Data type of the weights, such as float32; default: as stored (starters and --shape: float32).",
+        help="Data type of the weights, such as float32; default: as stored (starters: float32).",
     ),
 ]
 Device = Annotated[str | None, of_model(metavar="DEVICE", help="cpu, cuda, cuda:1; default: CUDA if available.")]

@@ -34,8 +34,8 @@ def bench(
     shape: Annotated[
         str | None,
         cli.of_model(
-            help="Instead of --model: random weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8; a Llama, or "
-            "gpt2:2,512,8,8, bert:2,512,8,8."
+            help="Instead of --model: random float32 weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8; a "
+            "Llama, or gpt2:2,512,8,8, bert:2,512,8,8."
         ),
     ] = None,
     trained_length: Annotated[

@@ -83,8 +83,8 @@ def show_rate(tested: RangeTest, context: Context, as_json: bool) -> None:
         output.show_text("No rate lowered the loss of the rows: the model has nothing to learn there.")
         return
     output.show_text(
-        f"Suggested: {tested.suggested:.1e}, a tenth of the last rate before the average of `loss minus before` rises "
-        "from its lowest value back to 0. Nothing was saved."
+        f"Suggested: {tested.suggested:.1e}, a tenth of the last rate at which the average, past its lowest "
+        "value, is still below 0. Nothing was saved."
     )
     context.params["find_learning_rate"] = False
     show_next([f"{command_line(context)} --learning-rate {tested.suggested:.1e}"])
