@@ -123,7 +123,7 @@ def export(
         output.show_json({"folder": str(out), **written, "readers": readers, "warnings": remarks})
         return
     readings = written.pop("readers", ())
-    output.show_text(f"{out}: {', '.join(f'{name} {value}' for name, value in written.items())}")
+    output.show_text(f"{out}: {', '.join(f'{name} {value}' for name, value in written.items() if value)}")
     if readings:
         output.show_text("Against transformers, by the formula of each engine:")
     for reading in readings:

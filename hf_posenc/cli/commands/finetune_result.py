@@ -90,9 +90,6 @@ def show_rate(tested: RangeTest, context: Context, as_json: bool) -> None:
     show_next([f"{command_line(context)} --learning-rate {tested.suggested:.1e}"])
 
 
-CELLS = "Finished cells are kept"
-
-
 def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
     """Say where a run for another framework was written, and what comes next."""
     from hf_posenc.training.emit.run import OUTPUT
@@ -101,7 +98,7 @@ def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
     if run.restored:
         output.show_text("The scheme is no RoPE type of transformers: install hf_posenc where you train.")
     measure = command("eval", run.folder / OUTPUT, *(scheme if run.unnamed else ()))
-    show_next([f"cd {shlex.quote(str(run.folder))} && {run.command}", measure])
+    show_next([f"(cd {shlex.quote(str(run.folder))} && {run.command})", measure])
 
 
 def scheme_words(
@@ -137,11 +134,11 @@ def command(name: str, model: Path, *words: str) -> str:
 
 
 @contextmanager
-def resume_hint(context: Context, kept: str = CELLS, flag: str = "") -> Iterator[None]:
-    """If the block is interrupted, write to stderr what is kept, and the running command with ``flag`` behind it."""
+def resume_hint(context: Context, flag: str = "") -> Iterator[None]:
+    """If the block is interrupted, write to stderr the running command with ``flag`` behind it."""
     try:
         yield
     except KeyboardInterrupt:
         again = " ".join(filter(None, (command_line(context), flag)))
-        output.fail(f"Interrupted. {kept}; resume with: {again}")
+        output.fail(f"Interrupted. What is complete is kept; resume with: {again}")
         raise

@@ -131,7 +131,7 @@ class Advice:
 
     def _try(self) -> list[str]:
         """The commands that measure the first recommendations, without training and with."""
-        able = [one for one in self.recommendations if not one.restore]
+        able = [one for one in self.recommendations if one.has_commands]
         compared = [one for one in able if one.use == able[0].use][:SHOWN]
         lines = [compare_command(compared)] if compared else []
         lines += [one.finetune for one in able if one.use == "training"][:1]
@@ -155,7 +155,8 @@ def plan_lines(plan: Plan) -> list[str]:
         name += ", gradient checkpointing" if way.checkpointing else ""
         lines.append(f"  {name:<40}{size(way.needed):>16}{f'{way.longest:,}' if way.longest else 'none':>16}")
     if not plan.commands:
-        return [*lines, "  No row fits that is longer than the trained length. Name more memory."]
+        none = ["  No row fits that is longer than the trained length. Name more memory."]
+        return [*lines, *([] if plan.row else none)]
     if plan.row < plan.wanted:
         lines += _wrapped(
             f"The commands train rows of {plan.row:,}. With --recipe pose --set batch=1 in place of --set "

@@ -23,6 +23,7 @@ from hf_posenc.core.plotting import (
     save_figure,
 )
 from hf_posenc.insight.probe.attention_profile import binned, edges
+from hf_posenc.insight.probe.loss_by_context import FEWEST
 from hf_posenc.insight.probe.run import Probe
 from hf_posenc.insight.probe.variant import MOST, Variant, first_tokens
 
@@ -132,11 +133,13 @@ def loss_plot(probe: Probe, path: Path) -> None:
         loss, style = variant.loss, {"color": HUES[number], "marker": MARKERS[number]}
         assert loss is not None
         errors = [loss.difference(loss.best, i)[1] for i in range(len(loss.lengths))]
-        label = f"{variant.label}: used length {loss.used_length:,} (ringed)"
+        enough = len(loss.losses) >= FEWEST
+        label = variant.label + (f": used length {loss.used_length:,} (ringed)" if enough else "")
         left.plot(loss.lengths, loss.means, linewidth=1.8, markersize=5, zorder=3, label=label, **style)
         left.errorbar(loss.lengths, loss.means, errors, fmt="none", ecolor=HUES[number], alpha=0.6, linewidth=0.9)
-        at = loss.lengths.index(loss.used_length)
-        left.plot(loss.used_length, loss.means[at], "o", markersize=14, fillstyle="none", color=HUES[number], zorder=4)
+        if enough:
+            ring = loss.used_length, loss.means[loss.lengths.index(loss.used_length)]
+            left.plot(*ring, "o", markersize=14, fillstyle="none", color=HUES[number], zorder=4)
         right.plot(loss.positions, loss.by_position, linewidth=1.6, markersize=4, label=variant.label, **style)
     lengths = sorted({length for variant in measured if variant.loss for length in variant.loss.lengths})
     length_ticks(left, lengths, probe.trained_length)
