@@ -12,7 +12,7 @@ from hf_posenc.core.files.paths import nearest_existing
 from hf_posenc.errors import TrainingImpossible, WrongKind, shown
 from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.weights import check_finite
+from hf_posenc.patching.weights import check_loaded
 from hf_posenc.texts import TextSource
 from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
@@ -103,7 +103,7 @@ def check_model(model: Any) -> None:
             f"{type(model).__name__} has no head, and without one there is no loss. Fine-tune a checkpoint with a "
             "language-model head, or patch this one and train it with its own loss."
         )
-    check_finite(model)
+    check_loaded(model)
 
 
 def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:

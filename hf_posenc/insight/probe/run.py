@@ -27,7 +27,7 @@ from hf_posenc.insight.probe.variant import ProbePlan, Variant, measure
 from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched
-from hf_posenc.patching.weights import check_finite, check_vocabulary
+from hf_posenc.patching.weights import check_loaded, check_vocabulary
 from hf_posenc.schemes.entry import UNPATCHED
 from hf_posenc.schemes.spec import SchemeSpec
 
@@ -148,7 +148,7 @@ def probe(
 def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, seed: int, **counts: int) -> None:
     """Validate the arguments before the model is changed."""
     base_model_of(model)
-    check_finite(model)
+    check_loaded(model)
     if isinstance(tokenizer, str) or not callable(tokenizer):
         raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
     if length is not None:
