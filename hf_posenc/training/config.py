@@ -51,8 +51,6 @@ class Training:
             ``inverse_sqrt``, as transformers' `SchedulerType` has them.
         weight_decay: of AdamW.
         epochs: times that all rows are read, instead of ``steps``.
-        attention_groups: above 1, shifted sparse attention while training. Half of the heads attend within that many
-            groups of a row, the other half within groups that are shifted by half a group. For causal models.
         seed: of the method's fresh parameters, of the order of rows and of masks.
         packing: ``joined``: documents follow each other in a row and see their predecessors. ``separate``: every
             document is alone: its positions start at 0 and it sees nothing of its neighbours. For causal models.
@@ -86,7 +84,6 @@ class Training:
     schedule: Literal["cosine", "linear", "constant_with_warmup", "inverse_sqrt"] = "cosine"
     weight_decay: Annotated[float, Ge(0), Le(1)] = 0.0
     epochs: Annotated[float, Gt(0), Le(1e4)] | None = None
-    attention_groups: Count = 1
     seed: Seed = 0
     packing: Literal["joined", "separate"] = "joined"
     gradient_checkpointing: bool = False
@@ -111,12 +108,6 @@ class Training:
                     f"{field.name}={shown(asked)} was asked for, and method 'full' has no use for it. Choose method "
                     "lora, or leave it out."
                 )
-        if self.attention_groups > 1 and self.length % (2 * self.attention_groups):
-            raise TrainingImpossible(
-                f"attention_groups={self.attention_groups} was asked for, which divides rows of {self.length} tokens "
-                "into groups that are shifted by half of one. Choose a length that is a multiple of "
-                f"{2 * self.attention_groups}, or other groups."
-            )
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -48,7 +48,6 @@ from hf_posenc.training.run_folder import (
     shared_settings,
 )
 from hf_posenc.training.run_inputs import RunInputs, read_inputs
-from hf_posenc.training.shifted_attention import shifted_groups
 from hf_posenc.training.trained_layers import RunStart, trained_by_kind
 
 if TYPE_CHECKING:
@@ -193,10 +192,8 @@ def trainer_of(
 def train(trainer: LengthTrainer, model: PreTrainedModel, inputs: RunInputs, checkpoint: str | None) -> None:
     """Train to the last step, from a checkpoint if there is one."""
     training, smoothed = inputs.training, trainer.args.label_smoothing_factor > 0
-    groups = training.attention_groups
     with (
         chunked_loss(model, training.chunked_loss, causal=inputs.causal, smoothed=smoothed),
-        shifted_groups(model, None if groups == 1 else training.length // groups),
         suppress(RunFinished),
     ):
         trainer.train(resume_from_checkpoint=checkpoint)

@@ -16,8 +16,6 @@ from hf_posenc.training.rows import lengths_of
 
 Rows = Literal["trained", "target"]
 STEPS = 150
-UNTIL_LOADED: Mapping[str, Any] = {"length": 2, "attention_groups": 1}
-"""In place of settings whose bounds depend on the lengths of a model."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class FinetuneRecipe:
         Raises:
             TrainingImpossible: one is out of range, or the method has no use for it.
         """
-        self.of_length(2, settings | UNTIL_LOADED)
+        self.of_length(2, settings | {"length": 2})
 
     def training(self, model: nn.Module, **settings: Any) -> Training:
         """Settings for a model that is patched already; ``settings`` override the recipe's."""
@@ -78,12 +76,6 @@ RECIPES: dict[str, FinetuneRecipe] = {
     "full_length": FinetuneRecipe(
         "rows of the target length, with LoRA, norms and embeddings trained",
         "Chen et al. 2023, LongLoRA, arXiv:2309.12307, section 3.3",
-    ),
-    "shifted_sparse": FinetuneRecipe(
-        "rows of the target length, whose heads attend within quarters of them, one half of the heads within shifted "
-        "ones; in evaluation to all tokens",
-        "Chen et al. 2023, LongLoRA, arXiv:2309.12307, section 3.2",
-        settings={"attention_groups": 4},
     ),
     "pose": FinetuneRecipe(
         "rows of the trained length, whose positions skip up to the target length",

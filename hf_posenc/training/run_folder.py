@@ -60,6 +60,7 @@ KEPT_COPIES = 3
 MOMENTS = 2
 """Moments of AdamW in every checkpoint, each as large as the weights."""
 UNFINISHED = "unfinished"
+GROUPS = "attention_groups"
 MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
 DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
 """Settings that are digests, and what of."""
@@ -227,6 +228,8 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
     # What an earlier version did not have is what it does by default.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
     before = {name: defaults[name] for name in defaults.keys() & now.keys()} | before
+    if before.get(GROUPS) == 1:  # a setting that is gone
+        del before[GROUPS]
     steps = before.get("steps"), now.get("steps")
     counted = all(isinstance(one, int) for one in steps)
     if counted and steps[1] < steps[0]:

@@ -20,7 +20,6 @@ from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.held_out import HeldOut
 from hf_posenc.training.methods import LearningRate, Method, learning_rate_for, method_of, parameter_count
 from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
-from hf_posenc.training.shifted_attention import check_attention_groups
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -77,7 +76,6 @@ def read_inputs(
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, rank=training.rank)
-    check_attention_groups(model, training, causal=causal)
     rate = learning_rate_for(training.method, parameter_count(model))
     if training.learning_rate is not None:
         rate = LearningRate(training.learning_rate, "as given")

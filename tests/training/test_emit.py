@@ -173,7 +173,6 @@ def test_llama_factory_reads_it(tmp_path, monkeypatch) -> None:
     ("framework", "settings"),
     [
         ("trl", {"method": "lora_plus"}),
-        ("axolotl", {"attention_groups": 2}),
         ("axolotl", {"alpha": 0.5}),
         ("trl", {"eval_windows": 4}),
         ("axolotl", {"report_to": ("wandb",)}),

@@ -78,7 +78,7 @@ def finetune(
     ] = None,
     recipe: Annotated[
         str,
-        of_training(help="Named settings: full_length, shifted_sparse, pose or drope; other options override them."),
+        of_training(help="Named settings: full_length, pose or drope; other options override them."),
     ] = "full_length",
     method: Annotated[
         str | None, of_training(help="lora, dora, lora_plus or full; default: lora, or the recipe's.")

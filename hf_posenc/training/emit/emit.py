@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 FRAMEWORKS = {"trl": TRL, "axolotl": AXOLOTL, "llama-factory": LLAMA_FACTORY}
 NOT_OF_CONFIG = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
 """Entries of a configuration that say nothing about what the model computes."""
-NOT_EMITTED = ("attention_groups", "eval_every", "eval_lengths", "eval_windows")
-"""Settings that no framework is told: none has shifted sparse attention, and nothing is held out."""
+NOT_EMITTED = ("eval_every", "eval_lengths", "eval_windows")
+"""Settings that no framework is told: nothing is held out."""
 SCRIPT_TEXT = '''"""Train with {title}; hf_posenc restores the scheme of the checkpoint."""
 
 from hf_posenc import enable_auto
