@@ -14,8 +14,8 @@ COLUMNS = ("torch", "transformers", "peft", "accelerate", "lm-eval", "datasets",
 HEAD = """# Tested versions
 
 Each row is an environment of its own in which the tests have run; `.ci/matrix` builds it, runs it and writes this page.
-{python}, {bounds}: what `pyproject.toml` allows begins with the versions of the point `oldest`.
-How long a version stays supported is said in [Versions and deprecation](versioning.md).
+`pyproject.toml` allows {python}, {bounds}: the versions of the point `oldest`.
+[Versions and deprecation](versioning.md) says how long versions are supported.
 """
 
 

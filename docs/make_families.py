@@ -21,17 +21,17 @@ DATA, PAGE = (Path(__file__).parent / f"families.{kind}" for kind in ("json", "m
 KINDS = {"causal": "Decoders", "masked": "Encoders", "seq2seq": "Encoder–decoders"}
 HEAD = """# Families of models
 
-Which families of transformers {version} can be patched, as `hf-posenc list --models` measures it. Each is built from
-the default configuration of its class and observed on a few tokens. It is accepted if two things hold: with its
-positions off nothing tells it the order of its tokens, and with its measured rotation put back its outputs are its own
-([how](add-model.md)). `hf-posenc list --models --model M` does the same with a checkpoint of yours. Families with an
+`hf-posenc list --models` measures which families of transformers {version} can be patched. It builds each from the
+default configuration of its class, and observes it on a few tokens. A family is accepted if two things hold
+([how](add-model.md)). With its positions off, nothing tells it the order of its tokens. With its measured rotation put
+back, its outputs are its own. `hf-posenc list --models --model M` does the same with your checkpoint. Families with an
 adapter of their own: {own}.
 
-Of {causal} decoder families {exact} can be patched as a whole and {partly} in their attention layers, where
-state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}; of {seq2seq}
-encoder–decoder families {both}, in both stacks (audio encoders are left alone). A family inside a multimodal model
-(Gemma 3, Llama 4 …) is found there. *Not built* says that the default configuration of a class makes no model that
-runs; a checkpoint of the family may well be patched. Options of a configuration change what layers compute: a
+Of {causal} decoder families {exact} can be patched as a whole. {partly} can be patched in their attention layers:
+state-space, linear or convolution layers carry order as well. Of {masked} encoder families {encoders} can be patched;
+of {seq2seq} encoder–decoder families {both}, in both stacks (audio encoders are left alone). A family inside a
+multimodal model (Gemma 3, Llama 4 …) is found there. *Not built*: the default configuration of a class makes no model
+that runs. A checkpoint of the family may well be patched. Options of a configuration change what layers compute: a
 `gemma4_text` with `num_kv_shared_layers` above 0 is refused, as `gemma3n_text` is by default. `schemes` is the number
 of schemes that are defined on it without another one; *as schemes* names its own positions, with the scheme of each
 kind of layer (`host`: scaled already).

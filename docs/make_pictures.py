@@ -6,6 +6,7 @@ Without names, those of the guide; ``schemes`` stands for one plot of every sche
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,13 +126,13 @@ PICTURES = (
     Made(
         "probe-distance",
         PROBE,
-        "Share of attention weight by distance, one row a head: unpatched and YaRN on one scale, and the change.",
+        "Share of attention weight by distance, one row per head: unpatched and YaRN on one scale, and the change.",
         "distance",
     ),
     Made(
         "probe-heads",
         PROBE,
-        "Layer × head, one scale a bar: weight at one distance and on the first token; effect of shuffled positions.",
+        "Layer × head, one scale per bar: largest weight at one distance; effect of shuffled positions.",
         "heads",
     ),
     Made(
@@ -219,6 +220,8 @@ def make(words: str, out: Path) -> None:
     from hf_posenc.cli import main
 
     out.parent.mkdir(exist_ok=True)
+    if out.is_dir():  # a command refuses a folder of plots whose numbers are not there, as in a fresh clone
+        shutil.rmtree(out)
     try:
         main([*shlex.split(words), "--out", str(out)])
     except SystemExit as end:

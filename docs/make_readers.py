@@ -41,7 +41,8 @@ TAIL = """
 - **mlx-lm** scales no rotation of most mixtures of experts, nor of Phi-3, GPT-NeoX, StableLM, GLM, Cohere, Gemma 1 and
   2, OLMo 1, StarCoder 2 and Nemotron. It reads their `rope_theta` alone.
 - **Types of layers.** Only vLLM scales layers with a window. SGLang and llama.cpp leave those of Gemma 3 unscaled, and
-  all of ModernBERT. mlx-lm reads what could be said before transformers 5, and has no ModernBERT.
+  all of ModernBERT. mlx-lm reads only rotations that the older form can state, and has no
+  ModernBERT.
 - **vLLM** takes one list of `longrope` for all texts. Start it with `--max-model-len`.
 """
 

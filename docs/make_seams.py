@@ -19,10 +19,10 @@ PAGE = Path(__file__).parent / "seams.md"
 SHOWN = 3  # files of a name
 HEAD = """# Names of other packages
 
-What the source of hf-posenc uses of {versions}.
-*Public* is what a package exports at its top, without an underscore. A name is followed by the keywords it is called
-with. A method of theirs that a class here defines anew is listed as well. Where a name is gone, its first use raises
-`HostChanged`, which says the versions to install.
+The source of hf-posenc uses these names of {versions}.
+A *public* name is exported at the top of its package, without an underscore. The keywords of its calls follow it. A
+method that a class here overrides is listed as well. If a name is gone, its first use raises `HostChanged`, which
+names the versions to install.
 """
 
 

@@ -80,7 +80,7 @@ def evaluate(
             model is unpatched again when this returns.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
         quiet: hide lm-eval's progress bars.
-        on_request: called after each scored request with the share done of its kind, and a description.
+        on_request: called after each scored request, with the finished share of such requests and a description.
         settings: what is measured.
         **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``.
             They replace those of ``settings``. `PosEncLM` takes any other argument.

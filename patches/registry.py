@@ -43,7 +43,7 @@ def register_adapter(model_type: str) -> Callable[[A], A]:
     """Register an `Adapter` subclass for models whose ``config.model_type`` is ``model_type``, and set its ``name``.
 
     Raises:
-        NameNotAllowed: that is no text, or another adapter has it.
+        NameNotAllowed: ``model_type`` is not a string, or another adapter has it.
         WrongKind: what is registered is no `Adapter` subclass.
         AdapterInvalid: the class lacks a member, or one is not what the contract of an adapter asks for.
     """

@@ -12,7 +12,7 @@ from hf_posenc.cli import main
 
 INTRODUCTION = """# Command line
 
-Every command answers `--help`; this page is those answers. A model is a folder, a name on the Hub or a bundled model
+This page has the `--help` of every command. A model is a folder, a name on the Hub or a bundled model
 (`starter:llama`): see [how a model is named](saving.md#how-a-model-is-named). With `--json` a command writes JSON to
 stdout and nothing else; progress and errors go to stderr. `--debug`, anywhere, shows errors as tracebacks;
 `--import FILE`, anywhere, makes the schemes and adapters of a Python file [known by name](add-scheme.md#use-it).

@@ -11,8 +11,8 @@ from hf_posenc.core.record import SchemeRecord
 
 HEAD = """# Gallery
 
-What each scheme does, in one picture, over the command that draws it; `hf-posenc show NAME --list` says what else can
-be drawn. Each scheme has its own scale. A click leads to the page of the scheme.
+One picture of each scheme, above the command that draws it. `hf-posenc show NAME --list` lists its other plots. Each
+scheme has its own scale. Click a picture to open the page of its scheme.
 """
 NOT_MADE = """
 The pictures of this copy have not been made:

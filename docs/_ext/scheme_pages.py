@@ -165,8 +165,8 @@ def index(records: list[SchemeRecord]) -> str:
     return "\n".join(parts)
 
 
-INTRODUCTION = """Every page is made from the scheme's own record and source, which is also what `hf-posenc list` and
-`hf-posenc info NAME` show. Schemes compose with `+`: a scaling with a temperature, with a remap, with a window
-(`"yarn+logn"`, `"llama3+dca"`); what cannot be combined is refused. The options of all parts are given together.
+INTRODUCTION = """Every page is made from the scheme's record and source. `hf-posenc list` and `hf-posenc info NAME`
+show the same. Schemes compose with `+`: a scaling with a temperature, a remap or a window (`"yarn+logn"`,
+`"llama3+dca"`). A combination without meaning is refused. Pass the options of all parts together.
 One picture of each: [](gallery.md).
 """

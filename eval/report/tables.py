@@ -153,10 +153,10 @@ def effective_rule(metrics: Sequence[str]) -> str:
     if shares := sorted({metric_name(metric) for metric in metrics if is_share(metric)}):
         rules.append(f"{' or '.join(shares)} is at least {100 * RULER:g} % (RULER's rule, arXiv:2404.06654)")
     if not all(map(is_share, metrics)):
-        rules.append("the loss is at most 5 % of perplexity above that of the unpatched model at its trained length")
+        rules.append("perplexity is at most 5 % above that of the unpatched model at its trained length")
     return (
-        f"The longest measured length at which {'; '.join(rules)}. In brackets: where the whole 95 % interval of the "
-        "score passes, and where some of it does."
+        f"The longest measured length at which {'; '.join(rules)}. In brackets: the longest at which the whole 95 % "
+        "interval of the score passes, and at which a part of it does."
     )
 
 

@@ -21,7 +21,6 @@ from hf_posenc.attention.routes import exported
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
-from hf_posenc.core.tracing import transformed
 
 NO_BOUND = -(1 << 62)
 """Stands for None in the numbers of a band."""
@@ -29,7 +28,7 @@ NO_BOUND = -(1 << 62)
 
 def prepare(call: AttentionCall) -> Compute:
     """Choose how to compute a call: as one operator of a graph, or by a route, as of `dispatch.prepare`."""
-    return attend if exported.accepts(call) and accepts(call) else dispatch.prepare(call)
+    return attend if accepts(call) and exported.accepts(call) else dispatch.prepare(call)
 
 
 def accepts(call: AttentionCall) -> bool:
@@ -37,7 +36,9 @@ def accepts(call: AttentionCall) -> bool:
 
     What is exported must run without this package.
     """
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting() and not transformed()
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if compiled and torch._C._are_functorch_transforms_active():  # of `torch.func`, which differentiates no operator
+        return False
     return compiled and not torch.is_grad_enabled() and call.values.device.type == "cpu" and carries(call)
 
 

@@ -68,8 +68,8 @@ def export_gguf(model: Any, file: str | os.PathLike[str], tokenizer: Any = None)
 
     Args:
         model: a patched causal model without a PEFT adapter; it is not changed.
-        file: of the new file; one that exists is replaced.
-        tokenizer: of the model. None, and one that llama.cpp cannot be told, leave a file that takes token ids alone.
+        file: path of the new file; an existing file is replaced.
+        tokenizer: of the model. Without one that llama.cpp can represent, the file takes token ids only.
 
     Returns:
         The rotation that was written.

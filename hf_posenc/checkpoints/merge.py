@@ -29,6 +29,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
 from hf_posenc.patching.offloading import computing_device, offloads_of
 from hf_posenc.patching.patch import unpatch_model
+from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.patching.text_limits import raise_limits_in
 
@@ -41,8 +42,8 @@ class Merged:
     """What `merge` wrote.
 
     Attributes:
-        folder: of the new checkpoint.
-        scheme: that it carries; None where the adapter was trained without one.
+        folder: the folder of the new checkpoint.
+        scheme: its scheme; None if the adapter was trained without one.
         deviation: root-mean-square difference of logits from those of the adapter, over their standard deviation.
         tokenizer: whether a tokenizer was found with the adapter or its base, and copied.
         expressible: whether `hf_posenc.export_native` can write it for plain transformers.
@@ -176,14 +177,14 @@ def logits_of(model: nn.Module, ids: Tensor) -> Tensor:
         return model(input_ids=ids, **more)[0]
 
 
-def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tuple[nn.Module, str | None]:
+def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tuple[nn.Module, PatchReport | None]:
     """Load a model; merge its PEFT adapter into the weights, and remove its scheme.
 
     Args:
         name_or_path, **hf_kwargs: as `from_pretrained` takes them.
 
     Returns:
-        The model without scheme, and the name of the scheme it was saved with; None where it had none.
+        The model without scheme, and the report of the scheme it was saved with; None where it had none.
 
     Raises:
         NotExpressible: its adapter cannot be merged.
@@ -192,5 +193,5 @@ def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tu
     model = merge_adapter(from_pretrained(name_or_path, **hf_kwargs))
     if not is_patched(model):
         return model, None
-    scheme = describe(model).scheme
-    return unpatch_model(model), scheme
+    report = describe(model)
+    return unpatch_model(model), report

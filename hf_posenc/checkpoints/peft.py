@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn
 
 from hf_posenc.checkpoints.adapter_checks import check_complete, check_other_adapters, match_base
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 OFFLOADED = (
     "Weights of this {kind} are offloaded, and PEFT would add an adapter without values to them. "
-    "Add the adapter first, and offload the model afterwards."
+    "Add the adapter first, to a model loaded without offloading, and offload it afterwards."
 )
 
 
@@ -120,8 +121,8 @@ def load_peft_adapter(
 
     Args:
         model: the base, patched with the adapter's scheme; or a PEFT model around it, which gets a further adapter.
-        folder: of the adapter, or its Hub name.
-        patch: whether a base under another scheme, or under none, is refused or gets the adapter's scheme.
+        folder: the folder of the adapter, or its Hub name.
+        patch: ``"refuse"`` a base under another scheme or none, or ``"apply"`` the adapter's scheme to it.
         adapter_name: its name in the model; ``set_adapter`` makes it the active one.
         **kwargs: of ``PeftModel.from_pretrained``, such as ``is_trainable`` and ``revision``.
 
@@ -130,11 +131,10 @@ def load_peft_adapter(
 
     Raises:
         UnsupportedModel: ``model`` is no loaded model; or its weights are offloaded without a device map, which PEFT
-            follows.
-        WrongKind: ``patch`` is neither word.
-        PeftAdapterMismatch: base and adapter have different schemes or lengths, the model has an adapter of that name,
-            or other learned positions that all its adapters share; or the folder is damaged, incomplete or not safe to
-            read.
+            follows, or since they were loaded.
+        WrongKind: ``patch`` is neither ``"refuse"`` nor ``"apply"``.
+        PeftAdapterMismatch: base and adapter have different schemes or lengths; the model has an adapter of that name;
+            its adapters share other learned positions; or the folder is damaged, incomplete or not safe to read.
     """
     check_live(model)
     if patch not in ("refuse", "apply"):
@@ -152,7 +152,9 @@ def attach_adapter(
     from peft import PeftModel
 
     check_methods()
-    if offloads_of(model) and not any(hasattr(module, "hf_device_map") for module in model.modules()):
+    mapped = any(hasattr(module, "hf_device_map") for module in model.modules())
+    before = [device for one in offloads_of(model).values() for device in one.hook.original_devices.values()]
+    if before and (not mapped or torch.device("meta") in before):  # PEFT brings weights back to where they were before
         raise UnsupportedModel(OFFLOADED.format(kind=type(model).__name__))
     folder = str(adapter.path)
     with adapter.explained_errors(), rollback_on_error(model), without_peft_noise():

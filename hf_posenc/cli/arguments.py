@@ -95,7 +95,7 @@ Dtype = Annotated[
     of_model(
         callback=floating_dtype,
         metavar="TYPE",
-        help="Data type of the weights, such as float32; default: as stored (starters and --shape: float32).",
+        help="Data type of the weights, such as float32; default: as stored (starters: float32).",
     ),
 ]
 Device = Annotated[str | None, of_model(metavar="DEVICE", help="cpu, cuda, cuda:1; default: CUDA if available.")]
@@ -148,18 +148,18 @@ def check_unread(context: Context, names: Collection[str], why: str) -> None:
 def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str, Any]:
     """Parse ``["window=128", "ramp=dim"]``, and check the options against the scheme before any model is loaded.
 
-    A value that parses as JSON is that value; any other is text.
+    A value that parses as JSON is that value; any other is text. Every scheme takes ``trained_length``.
     """
     options: dict[str, Any] = {}
     for word in words or ():
         name, equals, value = word.partition("=")
         if not (name and equals):
             raise BadArgument(f"--option takes NAME=VALUE, got {word!r}. Write for example --option window=128.")
-        options[name] = json_or_text(value)
+        options[name] = tokens(value, name) if name == "trained_length" else json_or_text(value)
     if scheme is not None:
         from hf_posenc.schemes.spec import plan
 
-        plan(scheme, options)
+        plan(scheme, {name: value for name, value in options.items() if name != "trained_length"})
     elif options:
         raise BadArgument(f"--option {next(iter(options))} needs a scheme, and none is named. Pass --scheme as well.")
     return options

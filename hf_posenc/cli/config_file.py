@@ -59,7 +59,7 @@ def read_config(context: Context, path: Path | None) -> Path | None:
     for name, value in given.items():
         if name == IMPORTED:
             continue
-        parameter = known.get(name)
+        parameter = known.get(str(name).replace("_", "-"))  # Python's spelling names the same option
         if parameter is None and SETTINGS in known:
             settings |= {name: value}
             continue

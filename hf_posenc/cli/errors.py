@@ -48,6 +48,7 @@ USAGE_ERRORS = (
 """An option, a scheme or a file is wrong: another command line is needed. Every other error is a failure."""
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 IN_RUST = re.compile(r"\(os error (\d+)\)")
+CUT_SHORT = re.compile(r"\d+ requested and \d+ written|problem writing element \d+ to file")  # numpy's, of a full disk
 
 
 def end(error: BaseException) -> NoReturn:
@@ -86,7 +87,9 @@ def message_of(error: BaseException) -> str:
 
 
 def errno_of(error: BaseException) -> int:
-    """Return the ``errno`` of an error, also where safetensors only has it in its message; 0 where there is none."""
+    """Return the ``errno`` of an error, also where safetensors or numpy say it in words; 0 where there is none."""
+    if CUT_SHORT.match(str(error)):
+        return errno.ENOSPC
     found = IN_RUST.search(str(error))
     return (int(found[1]) if found else getattr(error, "errno", None)) or 0
 

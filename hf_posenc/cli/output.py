@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 200  # columns of a table where stdout is no terminal
 FIRST_PAUSE, LONGEST_PAUSE = 5, 60  # seconds between lines of progress where there is no terminal
-SHOWN_OF_TASK = "description", "fields[left]"
 ENOUGH = 0.05  # share of the work after which the time left is told: a few steps say little, and the first are slow
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 QUIET_VARIABLES = ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
@@ -129,18 +128,15 @@ def progress(quiet: bool = False) -> Iterator[OpenProgressCallback]:
         ):
             yield lambda done, doing: None
         elif sys.stderr.isatty():
-            from rich.progress import (
-                BarColumn,
-                Progress,
-                TaskProgressColumn,
-                TextColumn,
-                TimeElapsedColumn,
-            )
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+            from rich.table import Column
 
-            doing_column, left_column = (TextColumn(f"{{task.{name}}}", markup=False) for name in SHOWN_OF_TASK)
-            columns = doing_column, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), left_column
+            room = Column(no_wrap=True, ratio=1, overflow="ellipsis")  # a long text leaves the times their room
+            doing_column = TextColumn("{task.description}", markup=False, table_column=room)
+            left_column = TextColumn("{task.fields[left]}", markup=False)
+            columns = doing_column, BarColumn(16), TaskProgressColumn(), TimeElapsedColumn(), left_column
             left = TimeLeft()
-            with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
+            with Progress(*columns, console=console(sys.stderr), transient=True, expand=True) as bar:
                 task = bar.add_task("", total=None, left="")
                 yield lambda done, doing: bar.update(
                     task, total=None if done is None else 1.0, completed=done, description=printable(doing),

@@ -27,11 +27,6 @@ def has_values(x: Tensor) -> bool:
     return not (is_traced() or x.is_meta or isinstance(x, FakeTensor))
 
 
-def transformed() -> bool:
-    """Whether a transform of `torch.func` is active: it makes no graph, and cannot differentiate custom operators."""
-    return torch._C._are_functorch_transforms_active()
-
-
 def has_dynamic_length(*lengths: int) -> bool:
     """Whether a traced graph must be valid for any such length; false outside tracing, and for fixed lengths.
 
@@ -41,7 +36,7 @@ def has_dynamic_length(*lengths: int) -> bool:
         from torch.fx.experimental.symbolic_shapes import has_static_value  # slow, and loaded by the compiler already
 
         return not all(has_static_value(length) for length in lengths)
-    return torch.jit.is_tracing() or transformed()  # type: ignore[attr-defined]
+    return torch._C._is_tracing() or torch._C._are_functorch_transforms_active()
 
 
 def is_either(size: int, one: int, other: int) -> bool:

@@ -61,7 +61,8 @@ def engine_for(
         BackendCannotCarry: the backend cannot compute the call.
     """
     mask: Any = call.mask
-    if call.at_read and not rotates_at_read(call, backend, weights=weights):
+    by_routes = backend == "sdpa" and not weights and (mask is None or isinstance(mask, Tensor))
+    if call.at_read and not (by_routes and dispatch.rotates_at_read(call)):
         as_if_rotated = replace(call, at_read=())  # of the keys only shapes are looked at
         whole = engine_for(as_if_rotated, backend, scheme, cache, layer, weights=weights)
         return lambda one: whole(one.with_rotated_keys())
@@ -105,12 +106,6 @@ def within_window(terms: Terms, window: int | None) -> Terms:
             side of it, that it sees at most.
     """
     return terms if window is None else replace(terms, visible=terms.visible & Band(1 - window, window))
-
-
-def rotates_at_read(call: AttentionCall, backend: str, *, weights: bool) -> bool:
-    """Whether a call is computed by a route that rotates the keys that it reads, and no others."""
-    masked = call.mask is None or isinstance(call.mask, Tensor)
-    return backend == "sdpa" and not weights and masked and dispatch.rotates_at_read(call)
 
 
 def refuse_unwritten(cache: Cache | None, layer: int | None, backend: str) -> None:

@@ -149,7 +149,8 @@ def context_of_call(call: ForwardCall, keys: CachedPositions | None) -> ForwardC
     contiguous = call.unmasked and not call.paged and call.moved is None
     if contiguous and call.numbered:
         contiguous = in_steps_of_one(call.position_ids)  # type: ignore[arg-type]  # they are given
-    counted = contiguous and call.position_ids is None and call.coordinates is None and not is_traced()
+    own = call.position_ids is None if keys is None else keys.run == 0  # `generate` passes the model's own numbers
+    counted = contiguous and own and call.coordinates is None and not is_traced()
     weights = call.keywords.get("output_attentions", getattr(call.base.config, "output_attentions", False))
     return ForwardContext(
         padding=call.padding,

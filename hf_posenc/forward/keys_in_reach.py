@@ -34,7 +34,7 @@ def mask_in_reach(
 ) -> tuple[Any, PositionContext]:
     """A mask for the keys that a layer can attend to, None where causality says it all; and the positions of these."""
     index, length, keys = layer.layer_idx, ctx.query_positions.shape[1], ctx.key_positions.shape[1]
-    if mask is not None and backend == "sdpa" and hides_later_alone(mask, cache, layer, forward):
+    if mask is not None and backend == "sdpa" and hides_later_alone(cache, layer, forward):
         mask = None
     if mask is None and ctx.causal and 1 < length < keys:
         # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
@@ -42,7 +42,7 @@ def mask_in_reach(
     if forward.own_mask:
         return mask_of_held(mask, cache, index, length), ctx
     if mask is not None:
-        of_others = mask_is_shorter(mask, ctx)
+        of_others = isinstance(mask, Tensor) and 1 < mask.shape[-1] < keys  # of layers that dropped some
     else:
         of_others = cache is not None and EVICTS in cache.__dict__ and reach_is_hidden(layer, keys, cache)
     evicting = None if ctx.contiguous else layer_of(cache, index)
@@ -51,14 +51,12 @@ def mask_in_reach(
     return mask, ctx
 
 
-def hides_later_alone(mask: object, cache: Cache | None, layer: PatchedLayer, forward: ForwardContext | None) -> bool:
+def hides_later_alone(cache: Cache | None, layer: PatchedLayer, forward: ForwardContext) -> bool:
     """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none.
 
     It hides more in a layer that does not see all keys, and the values of a trace do not tell.
     """
-    if mask is None or forward is None or not forward.contiguous or not is_traced():
-        return False
-    if layer.window is not None or layer.chunk is not None:
+    if not forward.contiguous or not is_traced() or layer.window is not None or layer.chunk is not None:
         return False
     index = layer.layer_idx
     return cache is None or (grows(cache, index) and cache.get_seq_length(index) == 0)
@@ -80,11 +78,6 @@ def mask_of_held(mask: Tensor | None, cache: Cache | None, layer: int | None, le
         return mask[..., found.columns(length, mask.device)] if found.gaps else mask
     keys = found.get_mask_sizes(length)[0] if found.is_sliding else mask.shape[-1]
     return mask[..., :keys]  # a static layer has a place for each token of its window, until it drops one
-
-
-def mask_is_shorter(mask: Any, ctx: PositionContext) -> bool:
-    """Whether a mask was made for another layer, one that dropped keys this one has kept."""
-    return isinstance(mask, Tensor) and 1 < mask.shape[-1] < ctx.key_positions.shape[1]
 
 
 def reach_is_hidden(layer: PatchedLayer, keys: int, cache: Cache) -> bool:

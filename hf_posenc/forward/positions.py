@@ -92,8 +92,7 @@ def context_of(
     evicting = layer_of(cache, layer)
     gaps = evicting is not None and evicting.gaps
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
-    counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
-    if counted and not gaps and isinstance(past, int) and keys == past + length:  # position is index
+    if forward.counted and not gaps and isinstance(past, int) and keys == past + length:  # position is index
         memo = forward.memos.setdefault((device, keys), {})
         everyone: Any = memo.get(KEYWORD)
         if everyone is None:

@@ -35,9 +35,9 @@ class PatchReport:
         parameters_added, parameters_frozen: counts of numbers.
         described: the scheme with those of its options that differ from their defaults.
         layers: schemes of layers that differ from the rest.
-        kinds: what layers have of their own, with their scheme, and how many there are; empty where layers are alike.
+        kinds: each kind of layer and its scheme, with the number of such layers; empty if all layers are alike.
         mixes_otherwise: whether layers without attention carry order as well.
-        stacks: reports of the encoder and the decoder, where both were patched at once; the other numbers are of both.
+        stacks: reports of encoder and decoder, if both were patched at once; counts are then sums over both.
         proof: see `Proof`.
     """
 

@@ -124,7 +124,7 @@ def is_patched(model: nn.Module) -> bool:
     """Whether the model carries a scheme.
 
     Raises:
-        UnsupportedModel: it is no model at all.
+        UnsupportedModel: the argument is not a model.
     """
     check_live(model)
     return any(STASH in m.__dict__ for m in model.modules())

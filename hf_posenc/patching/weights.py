@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from hf_posenc.errors import InvalidInput, WeightsNotFinite
+from hf_posenc.errors import InvalidInput, UnsupportedModel, WeightsNotFinite
 
 MAX_UNKNOWN_SHARE = 0.5  # of the tokens of a text
 
@@ -31,6 +31,13 @@ def check_finite(model: nn.Module) -> None:
                 f"The weight {name!r} holds infinite or NaN values, so all outputs of this model are undefined. "
                 "Load or train it again."
             )
+
+
+def check_loaded(model: nn.Module) -> None:
+    """Refuse a model with weights on the meta device, or not finite: nothing can be trained or measured with it."""
+    if any(weight.is_meta for weight in model.parameters()):
+        raise UnsupportedModel("Weights of this model are on the meta device. Load it on one device first.")
+    check_finite(model)
 
 
 def check_vocabulary(model: nn.Module, highest: int) -> None:

@@ -26,8 +26,7 @@ class KeepsAnswers(nn.Module):
     @property
     def edition(self) -> tuple[int, ...]:
         """Whose weights these are, and how often each was written to: what is computed from them is kept under that."""
-        weights = () if is_traced() else self.parameters()
-        return id(self.original), *(0 if each.is_inference() else each._version for each in weights)
+        return id(self.original), *(() if is_traced() else writes_to(self))
 
     @property
     def tables(self) -> CosSinCache:
@@ -63,3 +62,12 @@ class KeepsAnswers(nn.Module):
         """An empty memo."""
         memo: dict[Hashable, Any] = self.__dict__.setdefault("kept_answers", {})
         return memo
+
+
+def writes_to(module: nn.Module) -> list[int]:
+    """How often each weight of a module was written to; 0 where torch does not count it."""
+    weights = [weight for weight in module._parameters.values() if weight is not None]
+    counts = [0 if weight.is_inference() else weight._version for weight in weights]
+    for child in module._modules.values():  # `parameters` takes 50 calls, at every layer of a decoded token
+        counts += [] if child is None else writes_to(child)
+    return counts

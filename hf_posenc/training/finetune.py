@@ -99,7 +99,7 @@ def finetune(
     keeps the checkpoints. Values of weights that were trained in place (``method="full"``) are not taken back.
 
     Args:
-        model: patched (or not, for a control); a method of PEFT wraps it, so use what is returned.
+        model: patched (or not, for a control). Use the returned model, because methods of PEFT wrap this one.
         tokenizer: of the model.
         texts: training documents: a list of texts (`str`) and files or folders (`Path`), a `datasets` object, or a
             `TextSource`; or your own rows, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Iterable datasets are

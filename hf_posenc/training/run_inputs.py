@@ -12,7 +12,7 @@ from hf_posenc.core.files.paths import nearest_existing
 from hf_posenc.errors import TrainingImpossible, WrongKind, shown
 from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.weights import check_finite
+from hf_posenc.patching.weights import check_loaded
 from hf_posenc.texts import TextSource
 from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
@@ -98,10 +98,12 @@ def is_rows(texts: Any) -> bool:
 
 def check_model(model: Any) -> None:
     """Refuse a model that cannot be trained."""
-    base_model_of(model)
-    if any(weight.is_meta for weight in model.parameters()):
-        raise TrainingImpossible("The weights of this model are on the meta device. Load it before it is trained.")
-    check_finite(model)
+    if base_model_of(model)[0] is model:
+        raise TrainingImpossible(
+            f"{type(model).__name__} has no head, and without one there is no loss. Fine-tune a checkpoint with a "
+            "language-model head, or patch this one and train it with its own loss."
+        )
+    check_loaded(model)
 
 
 def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:

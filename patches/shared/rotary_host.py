@@ -94,7 +94,7 @@ class DisabledRotary(nn.Module):
     """Mixin of a rotary module whose tables of cosines no patched layer reads: they are not computed."""
 
     def forward(self, x: Tensor, position_ids: Tensor) -> None:
-        """Nothing."""
+        """Compute nothing."""
 
 
 class AddsPositionCode(nn.Module):

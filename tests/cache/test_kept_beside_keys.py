@@ -91,23 +91,25 @@ def test_changed_weights_are_read_anew(scheme: str) -> None:
     assert (read(model, ids[:, -1:], None, cache) - whole).abs().max() < 1e-4
 
 
+def test_a_block_of_one_query_is_no_decoded_token() -> None:
+    model, ids = patch_model(tiny_model("llama"), "fire", tau=8.0), text(length=129)  # blocks have 128 queries
+    perturb_parameters(model)
+    cached = read(model, ids, None, DynamicCache(config=model.config))
+    assert (cached - read(model, ids, None)).abs().max() < 1e-4
+
+
 def test_tokens_added_by_other_code() -> None:
     model = patch_model(tiny_model("llama"), "alibi", factor=4)
-    cache = DynamicCache(config=model.config)
+    cache, others = DynamicCache(config=model.config), DynamicCache(config=model.config)
     read(model, text()[:, :9], None, cache)
+    read(model, text()[:, :4], None, others)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnknownKeys)
         read(model, text()[:, 9:12], None, cache)
-    for layer, other in zip(cache.layers, _filled(model, 4).layers, strict=True):
+    for layer, other in zip(cache.layers, others.layers, strict=True):
         layer.update(other.keys, other.values)
     with pytest.warns(UnknownKeys, match="4 tokens that this model did not write"):
         read(model, text()[:, 16:], torch.arange(16, LENGTH)[None], cache)
-
-
-def _filled(model: LlamaForCausalLM, tokens: int) -> DynamicCache:
-    cache = DynamicCache(config=model.config)
-    read(model, text()[:, :tokens], None, cache)
-    return cache
 
 
 @pytest.mark.parametrize("scheme", ["sinks", "window", "lm_infinite"])

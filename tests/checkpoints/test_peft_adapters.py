@@ -225,5 +225,6 @@ def test_a_folder_with_an_adapter_is_refused(write: str, tmp_path: Path) -> None
     assert sorted(tmp_path.iterdir()) == before
     tiny_model("llama").save_pretrained(tmp_path)
     text = torch.arange(3, 35)[None]
+    pytest.importorskip("peft.utils.transformers_weight_conversion", reason="transformers 5.24 needs a newer PEFT")
     there = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert not torch.allclose(there(text).logits, tiny_model("llama")(text).logits, atol=0.1)

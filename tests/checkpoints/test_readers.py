@@ -53,12 +53,12 @@ CASES: list[tuple[str, dict[str, Any], Names]] = [
 ]
 
 
-def patched(scheme: str, options: dict[str, Any], **entries: Any) -> Any:
+def patched(scheme: str, options: dict[str, Any], factor: int = FACTOR, **entries: Any) -> Any:
     if scheme == "proportional" and scheme not in ROPE_INIT_FUNCTIONS:
         pytest.skip("this transformers does not have the RoPE type")
     model: Any = tiny_model("llama")
     vars(model.config).update(entries)
-    return patch_model(model, scheme, factor=FACTOR, **options)
+    return patch_model(model, scheme, factor=factor, **options)
 
 
 def exported(folder: Path, scheme: str, options: dict[str, Any], **entries: Any) -> tuple[dict[str, Any], list[str]]:
@@ -109,16 +109,17 @@ def test_logits_of_a_reader_that_takes_the_usual_temperature() -> None:
     assert found[SGLANG].verdict == "exact", "it is told by attn_factor"
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_neox"])
-def test_models_whose_class_in_mlx_does_not_scale(family: str) -> None:
-    stated = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
-    assert mlx_lm.read(Stated(stated, family, 16, False, 64, 64)).frequencies[0] == 1.0
-    assert mlx_lm.read(Stated(stated, "llama", 16, False, 64, 64)).frequencies[0] == 0.25
+def test_engines_that_do_not_read_the_share_of_rotated_pairs() -> None:
+    """Seen at factor 1: the fastest pair that should stand still turns by θ^(−8 / 16) = 0.01 radians a token."""
+    found = {reading.reader: reading.phase for reading in read_elsewhere(patched("proportional", {"p": 0.5}, 1))}
+    assert found == pytest.approx({VLLM: 0, MLX: 0, SGLANG: 0.01 * TRAINED_LENGTH, LLAMA: 0.01 * TRAINED_LENGTH})
 
 
 def test_models_that_mlx_does_not_read_as_transformers_does() -> None:
     """Seen by running its classes: Phi-3's raises without a key ``type``, GLM's rotates the whole head."""
     stated = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0, "partial_rotary_factor": 0.5}
+    for family, fastest in (("qwen3_moe", 1.0), ("gpt_neox", 1.0), ("llama", 0.25)):  # of two it scales none
+        assert mlx_lm.read(Stated(stated, family, 16, False, 64, 64)).frequencies[0] == fastest
     with pytest.raises(Unread, match="'type'"):
         mlx_lm.read(Stated(stated, "phi3", 16, False, 64, 64))
     assert len(mlx_lm.read(Stated(stated, "glm", 16, True, 64, 64)).frequencies) == 8

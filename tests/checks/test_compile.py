@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from transformers.cache_utils import Cache, DynamicCache, StaticCache
+from transformers.cache_utils import StaticCache
 
-from hf_posenc import patch_model, set_factor
+from hf_posenc import patch_model
 from hf_posenc.checks import CHECKS, Case
 from hf_posenc.checks.forward import forward, max_deviation, new_cache, random_tokens
 from hf_posenc.checks.graph_export import Logits
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.terms import RowRotation
-from hf_posenc.errors import InvalidInput, NotTraceable
+from hf_posenc.errors import NotTraceable
 from hf_posenc.forward import validate_inputs
 from hf_posenc.patching.state import scheme_of
 
@@ -88,19 +88,6 @@ def test_one_graph_for_all_steps(case: Case) -> None:
     deviation, graphs = compiled_decoding(case)
     assert deviation <= case.tolerance("cache")
     assert graphs == 1, "a step was recompiled"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cache", [StaticCache, DynamicCache])
-def test_a_compiled_model_refuses_keys_of_another_factor(cache: type[Cache]) -> None:
-    model = patch_model(tiny_model("llama"), "yarn", factor=4)
-    tokens, held = random_tokens(model, 20), new_cache(cache, model, 32)
-    compiled = torch.compile(model, backend="eager")
-    with torch.no_grad():
-        compiled(tokens, past_key_values=held)
-        set_factor(model, 8)
-        with pytest.raises(InvalidInput, match="another factor"):
-            compiled(tokens[:, :1], past_key_values=held)
 
 
 SCHEMES = ("yarn", "alibi", "shaw", "dynamic_ntk", "dynamic_yarn")

@@ -19,7 +19,7 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 BASE: dict[str, Any] = {
     "model": "starter:llama", "scheme": "rerope", "factor": 2, "option": {"window": 128}, "steps": 1, "length": 64,
-    "eval-lengths": [64], "text": [argparse.__file__], "held-out": [textwrap.__file__],
+    "eval_lengths": [64], "text": [argparse.__file__], "held-out": [textwrap.__file__],
 }  # fmt: skip
 
 

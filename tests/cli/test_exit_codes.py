@@ -61,6 +61,7 @@ USAGE: list[tuple[list[str], str]] = [
     ([*TUNE, "--emit", "trl", "--resume"], "--resume"),
     (["finetune", *START, "-s", "yarn", "--out", "OUT"], "--factor"),
     (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], "not empty"),
+    (["export", *START, "-s", "yarn", "-f", "2", "--out", "FILE"], "is a file"),
     (["export", *START, "--out", "OUT"], "--scheme"),
     (["advise", *START, "--target-length", "1.3"], "whole number of tokens"),
     (["advise", *START, "--target-length", "1024", "--gpu", "80GB"], "8x80"),
@@ -196,6 +197,6 @@ def test_an_interrupt_behind_another_error_is_one(call: Call, monkeypatch: pytes
     assert call("list").code == 130
 
 
-def test_a_full_disk_is_named_also_where_rust_says_it() -> None:
-    said = message_of(RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"))
-    assert said.startswith("No space left on device. Free some space")
+def test_a_full_disk_is_named_also_where_rust_or_numpy_says_it() -> None:
+    for said in ("I/O error (os error 28)", "4096 requested and 88 written", "problem writing element 1024 to file"):
+        assert message_of(RuntimeError(said)).startswith("No space left on device. Free some space")

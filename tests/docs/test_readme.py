@@ -17,13 +17,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a block registers ends with it."""
-    monkeypatch.setattr(registry, "_SCHEMES", dict(registry._SCHEMES))
-    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
-
-
 @pytest.mark.parametrize("block", BLOCKS, ids=[block.partition("\n")[0] for block in BLOCKS])
 def test_code_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, "README.md", "exec"), {"__name__": "hf_posenc"})
@@ -40,7 +33,9 @@ def test_links_lead_somewhere(page: str) -> None:
     assert all((folder / link).exists() for link in links), [link for link in links if not (folder / link).exists()]
 
 
-def test_the_example_scheme_passes_checks() -> None:
+def test_the_example_scheme_passes_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_SCHEMES", dict(registry._SCHEMES))  # what the block registers ends with it
+    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
     page = (ROOT / "docs" / "add-scheme.md").read_text(encoding="utf-8")
     block = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
     exec(compile(block, "add-scheme.md", "exec"), {"__name__": "hf_posenc"})

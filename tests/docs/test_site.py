@@ -19,21 +19,13 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    options = ["-W", "--keep-going", "-n", "-q", "-b", "html", "-d", str(target / "trees")]
-    return subprocess.run(
-        [sys.executable, "-m", "sphinx", *options, str(source), str(target / "site")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built without a warning."""
     folder = tmp_path_factory.mktemp("built")
-    built = build(ROOT / "docs", folder)
+    options = ["-W", "--keep-going", "-n", "-q", "-b", "html", "-d", str(folder / "trees")]
+    words = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(folder / "site")]
+    built = subprocess.run(words, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return folder / "site"
 

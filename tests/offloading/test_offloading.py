@@ -173,3 +173,7 @@ def test_an_adapter_is_added_before_offloading_or_with_a_device_map(tmp_path: Pa
     hf_device_map = device_map("llama", "cpu", "disk", shared="cpu")
     dispatch_model(mapped, hf_device_map, main_device="cpu", offload_dir=str(tmp_path / "weights"))
     assert torch.equal(logits_of(load_peft_adapter(mapped, tmp_path / "adapter")), want)
+    patched("llama", "t5").save_pretrained(tmp_path / "base")
+    loaded = from_pretrained(tmp_path / "base", device_map=hf_device_map, offload_folder=tmp_path / "off")
+    with pytest.raises(UnsupportedModel, match="loaded without offloading"):
+        load_peft_adapter(loaded, tmp_path / "adapter")

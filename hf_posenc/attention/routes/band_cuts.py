@@ -215,10 +215,8 @@ def seen_by_newest(call: AttentionCall) -> list[tuple[int, slice]]:
 
 def one_start(call: AttentionCall) -> bool:
     """Whether the first position is known and the same in all rows of the batch."""
-    if is_traced():
-        return False
-    first = call.ctx.key_positions[:, 0]
-    return len(first) == 1 or bool((first == first[0]).all())
+    first = call.ctx.key_positions[:, :1]
+    return not is_traced() and (first.shape[0] == 1 or bool((first == first[:1]).all()))
 
 
 def start_of(call: AttentionCall) -> int:

@@ -21,8 +21,10 @@ from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 def accepts(call: AttentionCall) -> bool:
     """Calls traced for any number of queries or keys, or exported where gradients are enabled."""
+    if not is_traced():
+        return False
     trained = torch.compiler.is_exporting() and torch.is_grad_enabled()
-    return is_traced() and (trained or has_dynamic_length(call.query_length, call.key_length))
+    return trained or has_dynamic_length(call.query_length, call.key_length)
 
 
 def attend(call: AttentionCall) -> Tensor:

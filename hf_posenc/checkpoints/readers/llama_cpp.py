@@ -15,6 +15,7 @@ from hf_posenc.checkpoints.readers.stated import (
     longrope_by_length,
     longrope_default,
     unscaled,
+    unscaled_head,
     yarn_frequencies,
 )
 
@@ -45,4 +46,4 @@ def yarn(stated: Stated) -> ReadRotation:
     return ReadRotation(yarn_frequencies(stated, truncate=True), grown(stated.factor))
 
 
-FORMULAS = {"linear": interpolated, "llama3": llama3, "yarn": yarn}
+FORMULAS = {"linear": interpolated, "llama3": llama3, "yarn": yarn, "proportional": unscaled_head}

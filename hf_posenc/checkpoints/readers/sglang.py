@@ -13,6 +13,7 @@ from hf_posenc.checkpoints.readers.stated import (
     powers,
     proportional_divided,
     unscaled,
+    unscaled_head,
     yarn_frequencies,
 )
 
@@ -58,6 +59,7 @@ def yarn(stated: Stated) -> ReadRotation:
     )
 
 
-FORMULAS = {"dynamic": dynamic, "yarn": yarn}
+FORMULAS = {"dynamic": dynamic, "yarn": yarn, "proportional": unscaled_head}
+"""Of ``proportional`` it looks for the share beside ``rope_parameters``, where transformers 5 leaves none."""
 OF_TRANSFORMERS = vllm.FORMULAS | {"proportional": proportional_divided}
 """Its class of Gemma 3 calls transformers' own functions, which read what today's vLLM reads."""

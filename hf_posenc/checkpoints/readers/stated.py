@@ -89,6 +89,11 @@ def unscaled(stated: Stated) -> ReadRotation:
     return ReadRotation(powers(stated.theta, stated.rotary_dim))
 
 
+def unscaled_head(stated: Stated) -> ReadRotation:
+    """RoPE without a scaling of all channels of a head, whatever share of them is stated."""
+    return ReadRotation(powers(stated.theta, stated.head_dim))
+
+
 def with_base(stated: Stated, theta: float) -> ReadRotation:
     """RoPE without a scaling, of a base that is found elsewhere."""
     return unscaled(replace(stated, parameters={**stated.parameters, "rope_theta": theta}))

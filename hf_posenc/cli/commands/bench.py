@@ -34,8 +34,8 @@ def bench(
     shape: Annotated[
         str | None,
         cli.of_model(
-            help="Instead of --model: random weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8; a Llama, or "
-            "gpt2:2,512,8,8, bert:2,512,8,8."
+            help="Instead of --model: random float32 weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8; a "
+            "Llama, or gpt2:2,512,8,8, bert:2,512,8,8."
         ),
     ] = None,
     trained_length: Annotated[
@@ -50,7 +50,7 @@ def bench(
         cli.of_model(
             "--factor",
             "-f",
-            help="Extension factor of all schemes; default: 8, or more if the longest length needs it.",
+            help="Extension factor; default: 8, or more if the longest length needs it; 1 where positions end.",
         ),
     ] = None,
     cases: Annotated[
@@ -148,7 +148,7 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
         with output.other_bars_off():
             loaded, own = load_unpatched(**cli.loading_of(cli.model_named(model, base), dtype))
         if own is not None:
-            output.note(cli.REMOVED.format(own))
+            output.note(cli.REMOVED.format(own.scheme))
         return loaded
     kind, colon, listed = shape.rpartition(":")
     kind = kind if colon else "llama"

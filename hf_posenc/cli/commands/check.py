@@ -43,7 +43,7 @@ def check(
     """Check a scheme on your own model.
 
     Every check that applies to this model and scheme is measured. The exit code is 4 if one fails. A scheme that the
-    checkpoint carries is removed first, and a PEFT adapter merged.
+    checkpoint carries is removed first, and a PEFT adapter merged; its target length is then the default.
     """
     from hf_posenc import checks
     from hf_posenc.checkpoints.merge import load_unpatched
@@ -54,18 +54,16 @@ def check(
         check_named(name)
     with output.progress() as show_progress:
         loaded, own = load_unpatched(**cli.loading_of(named, "float32"))
+        if own is not None:
+            target_length = target_length or (own.target_length if factor is None else None)
+            output.note(f"{cli.REMOVED.format(own.scheme)} Its target length is {own.target_length:,}.")
         deviations = checks.check_scheme(
             loaded,
             scheme,
-            factor=factor,
-            target_length=target_length,
-            trained_length=trained_length,
             checks=check,
             progress=lambda name: show_progress(None, name),
-            **options,
+            **{"factor": factor, "target_length": target_length, "trained_length": trained_length, **options},
         )
-    if own is not None:
-        output.note(cli.REMOVED.format(own))
     if cli.is_debugging(context):
         for raised in filter(None, (deviation.traceback for deviation in deviations)):
             output.note(raised)

@@ -67,6 +67,7 @@ def export(
     from hf_posenc.checkpoints.gguf_file import export_gguf
     from hf_posenc.checkpoints.held_out_texts import copy_held_out
     from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.merge import empty_folder
     from hf_posenc.checkpoints.onnx_file import export_onnx
     from hf_posenc.checkpoints.other_class import export_auto
     from hf_posenc.checkpoints.plain_config import is_expressible
@@ -78,8 +79,7 @@ def export(
     from hf_posenc.patching.text_limits import raise_limits_in
 
     named, options = cli.model_named(model, base), cli.scheme_options(scheme, option)
-    if out.exists() and any(out.iterdir()):
-        raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
+    empty_folder(out)
     if results is not None and to in WITHOUT_CARD:
         raise BadArgument(f"--results go into a model card, which --to {to} does not write. Leave one of them out.")
     with (
@@ -123,7 +123,7 @@ def export(
         output.show_json({"folder": str(out), **written, "readers": readers, "warnings": remarks})
         return
     readings = written.pop("readers", ())
-    output.show_text(f"{out}: {', '.join(f'{name} {value}' for name, value in written.items())}")
+    output.show_text(f"{out}: {', '.join(f'{name} {value}' for name, value in written.items() if value)}")
     if readings:
         output.show_text("Against transformers, by the formula of each engine:")
     for reading in readings:

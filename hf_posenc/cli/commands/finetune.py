@@ -41,8 +41,6 @@ of_training = partial(Option, rich_help_panel=TRAINING)
 OPTIONS = ("method", "steps", "learning_rate")
 """Settings of a run that have an option of their own."""
 STREAMING, TRAINED_LENGTH, CARDS = "streaming", "trained_length", "cards"
-CHECKPOINT = "The last complete checkpoint is kept"
-MOST_CARDS = 1024
 Texts: TypeAlias = "TextSource | list[str]"
 FOUR_BIT = "4bit"
 """In place of a data type: the base model is quantised, as QLoRA does."""
@@ -136,7 +134,7 @@ def finetune(
     if emit is not None:
         check_emits(resume=resume, find_learning_rate=find_learning_rate, held_out=held_out, json=as_json)
     again = "" if resume else "--resume"
-    with resume_hint(context, CHECKPOINT, again), output.progress() as show_progress:
+    with resume_hint(context, again), output.progress() as show_progress:
         given = settings_of(context, (*Training.__dataclass_fields__, *READING, STREAMING, TRAINED_LENGTH, CARDS))
         given |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
         trained_length, streaming = given.pop(TRAINED_LENGTH, None), given.pop(STREAMING, False)
@@ -155,8 +153,9 @@ def finetune(
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
         if emit is not None:
             how: dict[str, Any] = {"name": named.model, "four_bit": dtype == FOUR_BIT, "cards": cards}
+            kept = [] if trained_length is None else [f"trained_length={trained_length}"]
             written = emit_run(emit, patched, tokenizer, texts, training, out, **how)
-            show_emitted(written, scheme_words(scheme, factor, target_length, option))
+            show_emitted(written, scheme_words(scheme, factor, target_length, [*(option or ()), *kept]))
             return
         report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
 
@@ -175,7 +174,7 @@ def finetune(
     if find_learning_rate:
         show_rate(tested, context, as_json)
     elif tuned.first:  # of several processes, one reports
-        with resume_hint(context, CHECKPOINT, again):  # the picture is drawn last, after the losses are shown
+        with resume_hint(context, again):  # the picture is drawn last, after the losses are shown
             kind = "model" if training.method == "full" else "adapter"
             show_result(tuned, lengths_of(patched)[0], out, kind, as_json)
             if not as_json:
@@ -198,8 +197,8 @@ def cards_of(given: Any, emit: str | None) -> int:
     Raises:
         BadArgument: it is no number of cards, or the run is not written for another framework.
     """
-    if type(given) is not int or not 1 <= given <= MOST_CARDS:
-        raise BadArgument(f"--set cards takes a number from 1 to {MOST_CARDS}, got {given!r}. Write cards=8.")
+    if type(given) is not int or given < 1:
+        raise BadArgument(f"--set cards takes a number of at least 1, got {given!r}. Write cards=8.")
     if given > 1 and emit is None:
         raise BadArgument(
             f"--set cards={given} is for runs of TRL. Pass --emit trl, or start this command under accelerate launch."

@@ -83,14 +83,11 @@ def show_rate(tested: RangeTest, context: Context, as_json: bool) -> None:
         output.show_text("No rate lowered the loss of the rows: the model has nothing to learn there.")
         return
     output.show_text(
-        f"Suggested: {tested.suggested:.1e}, a tenth of the last rate before the average of `loss minus before` rises "
-        "from its lowest value back to 0. Nothing was saved."
+        f"Suggested: {tested.suggested:.1e}, a tenth of the last rate at which the average, past its lowest "
+        "value, is still below 0. Nothing was saved."
     )
     context.params["find_learning_rate"] = False
     show_next([f"{command_line(context)} --learning-rate {tested.suggested:.1e}"])
-
-
-CELLS = "Finished cells are kept"
 
 
 def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
@@ -101,7 +98,7 @@ def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
     if run.restored:
         output.show_text("The scheme is no RoPE type of transformers: install hf_posenc where you train.")
     measure = command("eval", run.folder / OUTPUT, *(scheme if run.unnamed else ()))
-    show_next([f"cd {shlex.quote(str(run.folder))} && {run.command}", measure])
+    show_next([f"(cd {shlex.quote(str(run.folder))} && {run.command})", measure])
 
 
 def scheme_words(
@@ -137,11 +134,11 @@ def command(name: str, model: Path, *words: str) -> str:
 
 
 @contextmanager
-def resume_hint(context: Context, kept: str = CELLS, flag: str = "") -> Iterator[None]:
-    """If the block is interrupted, write to stderr what is kept, and the running command with ``flag`` behind it."""
+def resume_hint(context: Context, flag: str = "") -> Iterator[None]:
+    """If the block is interrupted, write to stderr the running command with ``flag`` behind it."""
     try:
         yield
     except KeyboardInterrupt:
         again = " ".join(filter(None, (command_line(context), flag)))
-        output.fail(f"Interrupted. {kept}; resume with: {again}")
+        output.fail(f"Interrupted. What is complete is kept; resume with: {again}")
         raise

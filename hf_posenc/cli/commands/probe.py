@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from hf_posenc.insight.probe.variant import Variant
 
 RESULTS = "probe.json"
-COUNTS = ("rows", "scored", "sinks")
+COUNTS = ("rows", "scored", "sinks", "seed")
 """Settings of a probe that have no option of their own."""
-RULE = (
-    "Used length: the shortest whose loss is not above the lowest by more than {:g} standard errors of "
-    "the difference, paired by text."
-)
 COLUMNS = (
     "layer", "head", "mostly", "mean distance", "at one distance", "which", "{}", "beyond trained",
     "shuffled layer", "shuffled model", "moved",
@@ -57,7 +53,7 @@ def probe(
         set_option(
             "Any other setting: rows=256 (queries measured in each of four texts), scored=32 (tokens at the end of "
             "each text whose loss is measured), sinks=1 (tokens at the start that count as attention sink), "
-            "text_field=body, document_separator=TEXT"
+            "seed=1, text_field=body, document_separator=TEXT"
         ),
     ] = None,
     out: Annotated[Path | None, cli.of_output(help="Write plots and probe.json to this folder.")] = None,
@@ -120,7 +116,6 @@ def write(found: Probe, folder: Path) -> list[Path]:
 
 def show(found: Probe) -> None:
     """Show a table of heads and a summary for each variant."""
-    from hf_posenc.insight.probe.loss_by_context import SIGNIFICANT
     from hf_posenc.insight.probe.variant import first_tokens
 
     moved = found.moved
@@ -132,8 +127,6 @@ def show(found: Probe) -> None:
         output.show_table(columns, rows, title=f"{variant.label}, {variant.length:,} tokens")
     for variant in found.variants:
         output.show_text("\n".join(summary(variant, found)))
-    if any(variant.loss is not None for variant in found.variants):
-        output.show_text(RULE.format(SIGNIFICANT))
 
 
 def row(head: Head, moved: float | None) -> list[object]:
@@ -152,6 +145,7 @@ def percent(share: float) -> str:
 
 def summary(variant: Variant, found: Probe) -> list[str]:
     """Summarize one variant: heads that use position, attention sinks, loss by context length."""
+    from hf_posenc.insight.probe.loss_by_context import FEWEST
     from hf_posenc.insight.probe.variant import first_tokens
 
     heads, loss = variant.heads, variant.loss
@@ -162,10 +156,10 @@ def summary(variant: Variant, found: Probe) -> list[str]:
     ]
     if loss is not None:
         lengths = ", ".join(f"{n:,}: {m:.3f}" for n, m in zip(loss.lengths, loss.means, strict=True))
-        hurts = loss.hurts_from
+        hurts = "at no length" if loss.hurts_from is None else f"from {loss.hurts_from:,} tokens on"
+        used = f"used length {loss.used_length:,} tokens, the shortest within two standard errors of the lowest loss "
+        used += f"(trained length {found.trained_length:,}); more context hurts {hurts}"
+        few = f"{len(loss.losses)} text(s) are too few to tell the used length. Pass --samples {FEWEST} or more."
         lines.append(f"  cross-entropy loss (nats/token) of the same last tokens by context length: {lengths}")
-        lines.append(
-            f"  used length {loss.used_length:,} tokens (trained length {found.trained_length:,}); "
-            + ("more context never hurts" if hurts is None else f"more context hurts from {hurts:,} tokens on")
-        )
+        lines.append(f"  {used if len(loss.losses) >= FEWEST else few}")
     return lines

@@ -72,6 +72,7 @@ class CandidateSetting:
             model=self.target_model.name,
             trained=geometry.trained_length,
             restore=self.target_model.block is not None,
+            has_head=base_model_of(self.skeleton)[0] is not self.skeleton or not self.target_model.config.architectures,
         )
 
     def _built(self, name: str, arguments: Mapping[str, Any]) -> Scheme:

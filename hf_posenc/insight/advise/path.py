@@ -44,7 +44,6 @@ class Portable:
             plain = plain_form(skeleton)
             schemes = schemes_of_base(base_model_of(skeleton)[0])
             in_parts = all(scheme.geometry.causal and computed_in_parts(scheme) for scheme in schemes)
-            in_parts &= "trained_length" not in one.lengths  # which no command after training could name
             return cls(plain is not None, plain is None or plain.section is not None, in_parts)
 
 
@@ -56,7 +55,7 @@ def commands_of(plan: Plan, one: Recommendation, scheme: Portable) -> tuple[str,
         one: the recommendation to follow.
         scheme: where its scheme can go.
     """
-    if not plan.row or one.restore:
+    if not plan.row or not one.has_commands:
         return ()
     folder = f"runs/{re.sub(r'[^A-Za-z0-9._-]+', '-', one.model.rstrip('/').rpartition('/')[2])}"
     merged, exported = f"{folder}-merged", f"{folder}-export"

@@ -150,6 +150,8 @@ def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
             f"Weights and the full cache of one text take {size(memory.weights + memory.cache)}; this machine has "
             f"{size(room)} of {device}."
         )
+    if advice.recommendations and not advice.recommendations[0].has_head:
+        yield "The checkpoint has no head, so no command measures or trains it. Patch it and train it for its own task."
     yield from training_warnings(advice)
     if model.block is not None:
         yield (

@@ -28,6 +28,7 @@ class Recommendation:
         model: as on the command line.
         trained: tokens the weights saw.
         restore: whether the checkpoint's own scheme must be removed first.
+        has_head: whether the checkpoint has a head, without which no command can measure or train it.
         learning_rate: of LoRA on a model of this size; see `hf_posenc.training.methods`.
         checkpointing: whether training needs gradient checkpointing on this machine.
         evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
@@ -46,9 +47,15 @@ class Recommendation:
     model: str
     trained: int
     restore: bool = False
+    has_head: bool = True
     learning_rate: float | None = None
     checkpointing: bool = False
     evidence: MeasuredRow | None = None
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether commands can measure and train it: none removes a scheme first, or does without a head."""
+        return self.has_head and not self.restore
 
     @property
     def patch(self) -> str:
@@ -59,6 +66,11 @@ class Recommendation:
         return f"unpatch_model(model); {call}" if self.restore else call
 
     @property
+    def all_options(self) -> dict[str, Any]:
+        """The options of the scheme, and the trained length where the configuration is wrong."""
+        return {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
+
+    @property
     def compare(self) -> str:
         """The command that compares it with the unpatched model."""
         return compare_command([self])
@@ -66,15 +78,14 @@ class Recommendation:
     @property
     def entry(self) -> str:
         """The scheme with its options, as ``--schemes`` takes it."""
-        options = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
-        words = ",".join(f"{name}={value}" for name, value in options.items())
+        words = ",".join(f"{name}={value}" for name, value in self.all_options.items())
         return f"{self.scheme}:{words}" if words else self.scheme
 
     @property
     def scheme_words(self) -> list[str]:
-        """The options of a command that name the scheme, without the trained length, which few take."""
+        """The options of a command that name the scheme."""
         words = ["--scheme", self.scheme, "--target-length", str(self.lengths["target_length"])]
-        return words + [word for name, value in self.options.items() for word in ("--option", f"{name}={value}")]
+        return words + [word for name, value in self.all_options.items() for word in ("--option", f"{name}={value}")]
 
     @property
     def finetune(self) -> str:
@@ -84,8 +95,6 @@ class Recommendation:
     def training_words(self, *, checkpointing: bool) -> list[str]:
         """The words of that command."""
         words = ["hf-posenc", "finetune", "--model", self.model, *self.scheme_words]
-        if "trained_length" in self.lengths:
-            words += ["--set", f"trained_length={self.lengths['trained_length']}"]
         if self.learning_rate is not None:
             words += ["--learning-rate", f"{self.learning_rate:g}"]
         if checkpointing:
@@ -93,8 +102,8 @@ class Recommendation:
         return words
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; without commands where a scheme must be removed first, which no command does."""
-        names = [] if self.restore else ["compare", *(["finetune"] if self.use == "training" else [])]
+        """Plain values for JSON, with the commands that can run."""
+        names = ["compare", *(["finetune"] if self.use == "training" else [])] if self.has_commands else []
         return {**asdict(self), **{name: getattr(self, name) for name in ("patch", *names)}}
 
 

@@ -21,20 +21,20 @@ class Advice:
 
     Attributes:
         model: name or path as given.
-        model_type: of its configuration.
+        model_type: as its configuration has it.
         positions: its positional encoding, in words.
         trained_length: tokens the weights saw; None where the configuration does not say.
         reach: context length of the unchanged model, with a scaling or scheme it has already.
         target_length: requested tokens.
-        memory: of weights and cache, in bytes.
+        memory: bytes of weights and cache.
         zero_shot, training: recommendations, best first.
-        refused: scheme to why it does not fit here.
+        refused: each scheme that does not fit here, with the reason.
         others: further schemes that are defined here, without published evidence.
         warnings: what is not feasible, or has no evidence.
-        supported: whether there is an adapter for it.
-        learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
-        training_memory: of a LoRA step on one row of the target length; None where it is not known.
-        plan: what fits on the cards that were named, and the commands; None where no cards were, or no training fits.
+        supported: whether there is an adapter for the model.
+        learning_rate, rate_source: for LoRA on a model of this size, and the publication that it is from.
+        training_memory: bytes of a LoRA step on one row of the target length; None if unknown.
+        plan: training that fits on the named cards, with its commands; None without cards, or if nothing fits.
     """
 
     model: str
@@ -131,7 +131,7 @@ class Advice:
 
     def _try(self) -> list[str]:
         """The commands that measure the first recommendations, without training and with."""
-        able = [one for one in self.recommendations if not one.restore]
+        able = [one for one in self.recommendations if one.has_commands]
         compared = [one for one in able if one.use == able[0].use][:SHOWN]
         lines = [compare_command(compared)] if compared else []
         lines += [one.finetune for one in able if one.use == "training"][:1]
@@ -155,7 +155,8 @@ def plan_lines(plan: Plan) -> list[str]:
         name += ", gradient checkpointing" if way.checkpointing else ""
         lines.append(f"  {name:<40}{size(way.needed):>16}{f'{way.longest:,}' if way.longest else 'none':>16}")
     if not plan.commands:
-        return [*lines, "  No row fits that is longer than the trained length. Name more memory."]
+        none = ["  No row fits that is longer than the trained length. Name more memory."]
+        return [*lines, *([] if plan.row else none)]
     if plan.row < plan.wanted:
         lines += _wrapped(
             f"The commands train rows of {plan.row:,}. With --recipe pose --set batch=1 in place of --set "

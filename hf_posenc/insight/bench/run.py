@@ -25,6 +25,7 @@ from hf_posenc.patching.patch import snapshot
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
+REACH = 8  # times the trained length, where neither lengths nor factor exceed it
 SCORE_COPIES, SCORE_BYTES = 4, 4  # of the naive implementation: scores, biases, weights and intermediates, in float32
 
 
@@ -167,8 +168,13 @@ def case_of_role(
     """A call to be timed, of the model in one role: unpatched, patched, or with the naive implementation."""
     base, adapter = base_model_of(model)
     reach = length + kind.beyond
-    target = settings.target(trained_length_of_patch(adapter, base.config, entry.scheme, entry.options))
-    return kind(variant(model, role, entry, reach, max(target, reach)), rows)
+    trained = trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
+    if settings.factor is not None:
+        return kind(variant(model, role, entry, reach, max(round(settings.factor * trained), reach)), rows)
+    try:
+        return kind(variant(model, role, entry, reach, max(REACH * trained, reach, *settings.lengths)), rows)
+    except OptionOutOfRange:  # positions that end with the table
+        return kind(variant(model, role, entry, reach, max(trained, reach)), rows)
 
 
 def text(model: PreTrainedModel, batch: int, length: int) -> Tensor:

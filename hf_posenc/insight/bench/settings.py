@@ -25,7 +25,6 @@ DECODING = ("decode", "static_decode")
 DOCUMENTS = 4
 """Of a packed row."""
 IGNORED = -100  # label of a token that has no loss
-REACH = 8  # times the trained length, where neither lengths nor factor exceed it
 
 Length = Annotated[int, Ge(2)]
 Case = Literal["prefill", "decode", "static_decode", "train"]
@@ -87,12 +86,6 @@ class BenchSettings:
                 f"compiled is set, and the cache of {growing[0]!r} grows with every call, which transformers does not "
                 "compile. Time 'static_decode'."
             )
-
-    def target(self, trained: int) -> int:
-        """Target length of the schemes, in tokens."""
-        if self.factor is not None:
-            return round(self.factor * trained)
-        return max(REACH * trained, *self.lengths)
 
 
 @dataclass(frozen=True)

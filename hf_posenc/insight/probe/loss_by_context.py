@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from hf_posenc.eval.lm.log_probs import chosen_logits, prediction_head, suffix_states, token_scores, unwrapped
 
 SIGNIFICANT = 2.0  # standard errors
+FEWEST = 8  # texts: with fewer, a standard error is itself too uncertain to be doubled and believed
 MASK_EVERY = 7  # one token in seven is masked: close to the 15 % of BERT's training
 
 

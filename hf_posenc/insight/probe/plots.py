@@ -23,15 +23,16 @@ from hf_posenc.core.plotting import (
     save_figure,
 )
 from hf_posenc.insight.probe.attention_profile import binned, edges
+from hf_posenc.insight.probe.loss_by_context import FEWEST
 from hf_posenc.insight.probe.run import Probe
 from hf_posenc.insight.probe.variant import MOST, Variant, first_tokens
 
 HUES = (COLOURS[0], COLOURS[4])
 OFFSETS = ((-0.12, "o"), (0.12, "s"))
-ENDS = (100, 100, 150, 150)  # of the scales, percent; orthogonal outputs of equal norm differ by 141 %
+ENDS = (100, 150, 150)  # of the scales, percent; orthogonal outputs of equal norm differ by 141 %
 TITLES = (
-    "most weight at one\ndistance (named over 50 %)", "weight on the\n{}",
-    "positions shuffled\nfor one layer", "positions shuffled\nfor the whole model",
+    "most weight at one\ndistance (named over 50 %)", "positions shuffled\nfor one layer",
+    "positions shuffled\nfor the whole model",
 )  # fmt: skip
 
 
@@ -94,27 +95,25 @@ def range_name(first: int, last: int) -> str:
 
 
 def heads_plot(probe: Probe, path: Path) -> None:
-    """Plot four maps of layer × head per variant: two of attention weight, two of the effect of shuffled positions."""
+    """Plot three maps of layer × head per variant: the strongest distance, and the effect of shuffled positions."""
     layers, heads = probe.variants[0].direct.shape
     width, height = max(2.5, min(4.5, 0.9 + 0.22 * heads)), max(1.9, min(6.0, 1.1 + 0.2 * layers))
     rows = len(probe.variants)
-    canvas, grid = panels(min(WIDEST, 4 * width), 0.7 + rows * height, rows, 4, shared=False)
+    canvas, grid = panels(min(WIDEST, 3 * width), 0.7 + rows * height, rows, 3, shared=False)
     for above, variant in enumerate(probe.variants):
-        row = grid[4 * above : 4 * above + 4]
-        shown = (
-            torch.stack([profile.strongest()[1] for profile in variant.profiles]),
-            torch.stack([profile.sink for profile in variant.profiles]), variant.direct, variant.total,
-        )  # fmt: skip
+        row = grid[3 * above : 3 * above + 3]
+        strongest = torch.stack([profile.strongest()[1] for profile in variant.profiles])
+        shown = (strongest, variant.direct, variant.total)
         for axes, values, title, top in zip(row, shown, TITLES, ENDS, strict=True):
-            heat_map(axes, 100 * values, "" if above else title.format(first_tokens(probe.sinks)), 0, top)
+            heat_map(axes, 100 * values, "" if above else title, 0, top)
             axes.set_xlabel("head")
             axes.set_xticks(range(0, heads, max(1, -(-heads // 8))))  # at most eight are labelled
             axes.set_yticks(range(0, layers, max(1, -(-layers // 8))))
         row[0].set_ylabel(f"{variant.label}\nlayer")
         name_fixed(row[0], variant)
-    for first, label in ((0, "attention weight (% of a row)"), (2, "change of the output (%)")):
-        some = [axes for n, axes in enumerate(grid) if n % 4 in (first, first + 1)]
-        bar_below(canvas, some[0].images[0], some, label)
+    bar_below(canvas, grid[0].images[0], grid[::3], "attention weight (% of a row)")
+    shuffled = [axes for n, axes in enumerate(grid) if n % 3]
+    bar_below(canvas, shuffled[0].images[0], shuffled, "change of the output (%)")
     save_figure(canvas, path)
 
 
@@ -134,11 +133,13 @@ def loss_plot(probe: Probe, path: Path) -> None:
         loss, style = variant.loss, {"color": HUES[number], "marker": MARKERS[number]}
         assert loss is not None
         errors = [loss.difference(loss.best, i)[1] for i in range(len(loss.lengths))]
-        label = f"{variant.label}: used length {loss.used_length:,} (ringed)"
+        enough = len(loss.losses) >= FEWEST
+        label = variant.label + (f": used length {loss.used_length:,} (ringed)" if enough else "")
         left.plot(loss.lengths, loss.means, linewidth=1.8, markersize=5, zorder=3, label=label, **style)
         left.errorbar(loss.lengths, loss.means, errors, fmt="none", ecolor=HUES[number], alpha=0.6, linewidth=0.9)
-        at = loss.lengths.index(loss.used_length)
-        left.plot(loss.used_length, loss.means[at], "o", markersize=14, fillstyle="none", color=HUES[number], zorder=4)
+        if enough:
+            ring = loss.used_length, loss.means[loss.lengths.index(loss.used_length)]
+            left.plot(*ring, "o", markersize=14, fillstyle="none", color=HUES[number], zorder=4)
         right.plot(loss.positions, loss.by_position, linewidth=1.6, markersize=4, label=variant.label, **style)
     lengths = sorted({length for variant in measured if variant.loss for length in variant.loss.lengths})
     length_ticks(left, lengths, probe.trained_length)

@@ -16,7 +16,7 @@ from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.core.memory import check_text_memory
 from hf_posenc.core.progress import StepCallback
 from hf_posenc.core.torch_state import evaluation_mode
-from hf_posenc.errors import UnknownOption, UnsupportedModel, WrongKind, shown
+from hf_posenc.errors import UnknownOption, WrongKind, shown
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort
 from hf_posenc.eval.lm.spans import frame_of
 from hf_posenc.eval.tasks.sweep import Count, Seed, checked
@@ -27,7 +27,7 @@ from hf_posenc.insight.probe.variant import ProbePlan, Variant, measure
 from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched
-from hf_posenc.patching.weights import check_finite, check_vocabulary
+from hf_posenc.patching.weights import check_loaded, check_vocabulary
 from hf_posenc.schemes.entry import UNPATCHED
 from hf_posenc.schemes.spec import SchemeSpec
 
@@ -135,6 +135,7 @@ def probe(
 
         if is_patched(model):
             variants = [measured(describe(model).scheme, probed)]
+            target_length = target_length or (describe(model).target_length if factor is None else None)
         else:
             variants = [measured(UNPATCHED, probed if table is None else min(probed, table))]
         if scheme is not None:
@@ -147,9 +148,7 @@ def probe(
 def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, seed: int, **counts: int) -> None:
     """Validate the arguments before the model is changed."""
     base_model_of(model)
-    if any(weight.is_meta for weight in model.parameters()):
-        raise UnsupportedModel("The weights of this model are on the meta device. Load the weights before probing it.")
-    check_finite(model)
+    check_loaded(model)
     if isinstance(tokenizer, str) or not callable(tokenizer):
         raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
     if length is not None:
@@ -165,8 +164,7 @@ def lengths_of(
     """Trained length, length that is probed by default, and size of the position table or None, in tokens."""
     base, adapter = base_model_of(model)
     carried = describe(model) if is_patched(model) else None
-    own = carried and carried.trained_length
-    trained = own or trained_length_of_patch(adapter, base.config, scheme, options)
+    trained = carried.trained_length if carried else trained_length_of_patch(adapter, base.config, scheme, options)
     table = adapter.geometry(base.config, trained_length=trained, target_length=trained).table
     if carried is not None:
         return trained, carried.target_length, table

@@ -17,5 +17,5 @@ def text_lengths(positions: Tensor) -> Tensor:
     # Rolled, not sliced: a graph for any length would specialise on the shorter slice.
     last = (positions.roll(-1, 1) <= positions) | (indices == length - 1)
     ends = torch.where(last, indices, length)
-    end_of_mine = ends.flip(1).cummin(1).values.flip(1)
+    end_of_mine = ends.flip(1).cummin(1)[0].flip(1)  # an exported trace returns a tuple without names
     return positions.gather(1, end_of_mine) + 1

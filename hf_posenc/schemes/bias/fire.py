@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.terms import Block, BlockBias, KeyBias
 from hf_posenc.core.tracing import is_captured, is_traced
 from hf_posenc.schemes.attention_scale.logn import keys_seen
 from hf_posenc.schemes.base import Scheme
@@ -34,7 +34,7 @@ from hf_posenc.schemes.weights import LinearWeights
 
 FEW = 1 << 13  # values, up to which finding units to leave out takes longer than evaluating all of them
 AHEAD = 256  # distances of a kept table beyond those that are needed
-Units = tuple[Tensor, Tensor, Tensor]
+Units = tuple[Tensor, Tensor]
 AT_ONCE = 1 << 16  # pairs: the values of all units then stay in the processor's cache, which halves the time
 
 
@@ -79,12 +79,13 @@ class FIRE(Scheme):
         self.inner.reset_parameters()
         self.outer.reset_parameters()
 
-    def bias(self, ctx: PositionContext) -> BlockBias:
+    def bias(self, ctx: PositionContext) -> BlockBias | KeyBias:
         """Bias of a block of queries, ``[batch or 1, heads, n, key]``, float32, with gradients to all parameters."""
-        reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, query or 1]
-
         even = ctx.steady and not is_traced()
-        token = ctx.first if even and ctx.kept is not None and ctx.device.type == "cpu" else None
+        decodes = even and ctx.kept is not None and ctx.query_positions.shape[1] == 1
+        if decodes and ctx.first is not None and ctx.device.type == "cpu":
+            return KeyBias(self.of_token(ctx, ctx.first, ctx.key_positions.shape[1]))
+        reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, query or 1]
         # What a decoder sees is no farther away than the start of the text: x ≤ 1 in every block.
         units = cache(partial(self.bent_units, 1.0)) if even and ctx.causal and not torch.is_grad_enabled() else None
 
@@ -92,8 +93,6 @@ class FIRE(Scheme):
             farthest = block.query_positions if reach is None else reach
             if ctx.text_keys is not None:
                 farthest = farthest[:, block.rows]
-            if token is not None and block.query.shape[2] == 1:
-                return self.of_token(ctx, token, block.key.shape[2])
             if even:
                 return self.relative(of_even_block(self.numerator, block), farthest, units)
             return self.of(block.distance, farthest)
@@ -116,18 +115,17 @@ class FIRE(Scheme):
         return self.psi(distance.abs().float())
 
     def of_token(self, ctx: PositionContext, position: int, keys: int) -> Tensor:
-        """Bias ``[1, heads, 1, keys]`` of a decoded token on the CPU: ψ of all distances is kept with the cache."""
+        """Bias ``[1, heads, keys]`` of a decoded token on the CPU: ψ of all distances is kept with the cache."""
         kept: dict[str, Any] = ctx.with_cache(("fire", *self.edition), dict)
         known: Tensor | None = kept.get("numerator")  # of distances that fall to 0
         if known is None or len(known) < keys:
             known = kept["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))
             kept["numbers"] = float(self.c.abs()), float((self.multiplier.float() * self.tau).abs())
-            weight, shift, out = self.bent_units(1.0)
-            kept["units"] = weight[:, None], shift[:, None], out
-        (c, threshold), (weight, shift, out) = kept["numbers"], kept["units"]
+            kept["units"] = self.bent_units(1.0)
+        (c, threshold), (kinks, out) = kept["numbers"], kept["units"]
         reach = math.log1p(c * max(position, threshold)) + self.eps
         x = known.narrow(0, len(known) - keys, keys)[None] / reach
-        return (out @ torch.addmm(shift, weight, x).relu_())[None, :, None]
+        return (out @ torch.maximum(kinks, x))[None]
 
     def psi(self, x: Tensor) -> Tensor:
         """ln(|c| x + 1), for c of either sign."""
@@ -139,35 +137,33 @@ class FIRE(Scheme):
         if is_traced() or is_captured(flat) or flat.numel() <= FEW:
             inner = torch.addmm(self.inner.bias.float()[:, None], self.inner.weight.float(), flat).relu_()
             return torch.addmm(self.outer.bias.float()[:, None], self.outer.weight.float(), inner).view(-1, *x.shape)
-        weight, shift, out = self.bent_units(flat.detach().amax()) if units is None else units()
-
-        def active(part: Tensor) -> Tensor:
-            return torch.addmm(shift[:, None], weight[:, None], part).relu_()
-
-        if flat.numel() <= AT_ONCE:
-            return (out @ active(flat)).view(-1, *x.shape)
-        if torch.is_grad_enabled():
-            return torch.cat([out @ active(part) for part in flat.split(AT_ONCE, 1)], 1).view(-1, *x.shape)
-        values, memory = flat.new_empty(len(out), flat.numel()), flat.new_empty(len(weight), AT_ONCE)
+        kinks, out = self.bent_units(flat.detach().amax()) if units is None else units()
+        if torch.is_grad_enabled() or flat.numel() <= AT_ONCE:
+            parts = [out @ torch.maximum(kinks, part) for part in flat.split(AT_ONCE, 1)]
+            return torch.cat(parts, 1).view(-1, *x.shape)
+        values, memory = flat.new_empty(len(out), flat.numel()), flat.new_empty(len(kinks), AT_ONCE)
         for part, place in zip(flat.split(AT_ONCE, 1), values.split(AT_ONCE, 1), strict=True):
-            inside = memory[:, : part.shape[1]]
-            torch.mm(out, torch.addmm(shift[:, None], weight[:, None], part, out=inside).relu_(), out=place)
+            torch.mm(out, torch.maximum(kinks, part, out=memory[:, : part.shape[1]]), out=place)
         return values.view(-1, *x.shape)
 
     def bent_units(self, largest: Tensor | float) -> Units:
-        """A smaller network that equals f up to the ``largest`` x: weights ``[units]``, shifts, and those of the heads.
+        """A smaller network, f up to the ``largest`` x: kinks ``[units, 1]``, and weights ``[heads, units]``.
 
         On the interval from 0 to that most ReLUs are linear: units that are active throughout add up to one
-        line, and units that are inactive throughout vanish. The few others are evaluated, once for all heads, and with
-        them ReLU(x) and ReLU(1), which are x and 1.
+        line, and units that are inactive throughout vanish. Of the few others, with the kink k = −s / w,
+
+            ReLU(w x + s) = w max(x, k) + s for w > 0,    −w max(x, k) + w x for w < 0:
+
+        one operation, once for all heads. x and 1 have a kink below and beyond the interval.
         """
         weight, shift = self.inner.weight.float()[:, 0], self.inner.bias.float()
         # A copy: weights loaded from a file have another memory alignment, for which kernels may round differently.
-        out = self.outer.weight.float().clone()
-        ends = torch.stack((shift, weight * max(largest, 1.0) + shift)).detach()
+        out, end = self.outer.weight.float().clone(), max(float(largest), 1.0)
+        ends = torch.stack((shift, weight * end + shift)).detach()
         on, off = ends.amin(0) > 0, ends.amax(0) <= 0
-        bends = ~(on | off)
-        line = torch.stack((out @ (weight * on), out @ (shift * on) + self.outer.bias.float()), dim=1)
-        weight, shift = weight[bends], shift[bends]
-        weight, shift = torch.cat((weight, weight.new_tensor([1, 0]))), torch.cat((shift, shift.new_tensor([0, 1])))
-        return weight, shift, torch.cat((out[:, bends], line), dim=1)
+        bends, rises = ~(on | off), weight > 0
+        slope = out @ (weight * (on | bends & ~rises))
+        level = out @ (shift * (on | bends & rises)) + self.outer.bias.float()
+        kinks = torch.cat((-shift[bends] / weight[bends], weight.new_tensor([-1, 2 * end])))
+        of_bends = out[:, bends] * weight[bends].abs()
+        return kinks[:, None], torch.cat((of_bends, slope[:, None], level[:, None] / (2 * end)), dim=1)

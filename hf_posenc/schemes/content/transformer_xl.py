@@ -150,7 +150,7 @@ class TransformerXL(Scheme):
         return torch.cat((sin, cos), dim=-1)
 
     def _of_block(self, u: Tensor, rest: Callable[[Block], Tensor], block: Block) -> Tensor:
-        of_content = products((u * block.scaling)[None, :, None].expand(len(block.key), -1, 1, -1), block.key)
+        of_content = products((u * block.scaling)[None, :, None].expand(block.key.shape[0], -1, 1, -1), block.key)
         return rest(block) + of_content
 
     def _rest(self, of_distance: OfDistance, block: Block) -> Tensor:

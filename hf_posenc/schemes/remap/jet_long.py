@@ -31,7 +31,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.regions import ONE_REGION, Band, Region
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.options import PositiveInt
@@ -93,16 +93,19 @@ class JetLong(RotatesKeysByRegion):
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """Near keys at their true distance; beyond, group numbers by rows, or of the whole call."""
         near = Region(Band(None, self.window + 1))
-        return near, *(self.of_call(ctx) if self.length == "sequence" else self.by_rows(ctx))
+        far = tuple(self.of_call(ctx) if self.length == "sequence" else self.by_rows(ctx))
+        return (near, *far) if far else ONE_REGION
 
     def by_rows(self, ctx: PositionContext) -> Iterator[Region]:
-        """Far keys of the rows of each group size: of those that occur, where that is known."""
+        """Far keys of the rows of each group size: of those that occur, where that is known. None where all are 1."""
         trained, most = self.geometry.trained_length, self.group_size(self.geometry.target_length)
         first, last = 2, most
         if ctx.first is not None and self.caches_one_key and not is_traced():  # else every call has the same
             end = ctx.first + ctx.query_positions.shape[1]
             first, last = max(2, min(self.group_size(ctx.first + 1), most)), min(self.group_size(end), most)
-        yield self.far(1, Band(self.window + 1, None, rows_until=trained if most > 1 else None))
+        if last == 1:
+            return
+        yield self.far(1, Band(self.window + 1, None, rows_until=trained))
         for size in range(first, last + 1):
             until = size * trained if size < most else None
             yield self.far(size, Band(self.window + 1, None, rows_from=(size - 1) * trained, rows_until=until))

@@ -97,23 +97,11 @@ def without(name: str) -> Any:
     return attention(forward=forward)
 
 
-def tuple_of(self: Any, *given: Any, **call: Any) -> Any:
-    return (stranger.PatchedTinyAttention.forward(self, *given, **call),)
-
-
-def without_base_class() -> type[Adapter]:
-    own = {name: one for name, one in vars(stranger.TinyAdapter).items() if not name.startswith("_")}
-    return type("Own", (Adapter,), {name: one for name, one in own.items() if name != "base_class"})
-
-
 MISTAKES: dict[str, Any] = {
     "reads max_position_embeddings of TinyConfig": lambda: [adapter(trained_length=Adapter.trained_length)],
     "reads n_head of TinyConfig": lambda: [adapter(geometry=lambda self, config, **lengths: config.n_head)],
-    "has base_class = None": lambda: [without_base_class()],
-    "does not derive from PatchedAttention": lambda: [attention(stranger.TinyAttention)],
     "derive from PatchedAttention first": lambda: [attention(stranger.TinyAttention, PatchedAttention)],
     "whose project_query": lambda: [attention(project_query=PatchedAttention.project_query)],
-    "from probe": lambda: [attention(forward=tuple_of)],
     "posenc_forward": lambda: [stranger.TinyAdapter, NoKeywords],
     "get_input_embeddings": lambda: [stranger.TinyAdapter, NoEmbeddings],
     "no mask of a padded text": lambda: [without("mask")],

@@ -4,7 +4,7 @@ import { curveChart, sampled } from "../curve_chart.js";
 
 export const remaps = {
   title: "Remap: the distance that attention is told",
-  about: "For the last query of the text. The dashed line is the trained length: what stays below it, the model has seen.",
+  about: "For the last query of the text. Distances below the dashed line, the trained length, occurred in training.",
   shows: (scheme) => scheme.distance,
   draw(element, schemes, state) {
     const length = Math.max(...schemes.map((one) => one.length));

@@ -4,9 +4,8 @@ import { comparable, curveChart, sampled } from "../curve_chart.js";
 
 export const scores = {
   title: "Score against distance",
-  about: "The score of the last query of the text with a key k tokens before it, when all tokens are equal; of head 0, " +
-    "where heads differ. Drag in the picture, or use the arrow keys on it, to move k. Schemes share a scale, " +
-    "unless one would look flat.",
+  about: "The last query scores the key k tokens before it; all tokens are equal. If heads differ, head 0 is shown. " +
+    "Drag in the picture, or use the arrow keys on it, to move k. Schemes share a scale, unless one would look flat.",
   shows: () => true,
   moves: "distance",
   draw(element, schemes, state, move) {

@@ -7,7 +7,7 @@ import { ropeFrequencies } from "../formulas/rotations.js";
 export const shift = {
   title: "M_k at work: code(p + k) = M_k code(p)",
   about: "The sinusoidal code of position p, the same moved by M_k, and the code of position p + k. M_k depends on k " +
-    "alone; it turns each pair by ω k. The same turn, of queries and keys, is RoPE.",
+    "alone; it turns each pair by ω k. RoPE turns queries and keys in the same way.",
   shows: (scheme) => scheme.name === "sinusoidal" || scheme.name === "rope",
   draw(element, _schemes, state) {
     const { position, distance } = state;
