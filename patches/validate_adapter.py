@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_posenc.core.geometry import Geometry, Rotation
-from hf_posenc.errors import AdapterInvalid, shown
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import AdapterInvalid, first_line, shown
 from hf_posenc.forward.attention import PatchedAttention
 
 if TYPE_CHECKING:
@@ -107,18 +107,17 @@ def geometry_of(adapter: Adapter, config: Any, *, trained_length: int, target_le
         refuse(cls, f"has a geometry with {geometry.heads} heads and {geometry.kv_heads} kv_heads", CORRECT)
     if (geometry.trained_length, geometry.target_length) != (trained_length, target_length):
         refuse(cls, "has a geometry with other lengths than it was given", "Pass both of them on to Geometry")
-    if geometry.rotary is not None:
-        _check_rotary(cls, geometry.rotary.rotation, geometry.head_dim)
     return geometry
 
 
-def _check_rotary(cls: type[Adapter], rotation: Rotation, head_dim: int) -> None:
-    if not 0 < rotation.dims <= head_dim or rotation.layout not in ("half", "interleaved"):
-        refuse(
-            cls,
-            f"has a rotation of {rotation.dims} of {head_dim} channels in the layout {shown(rotation.layout)}",
-            'Give one frequency a pair of channels, and the layout "half" or "interleaved"',
-        )
+@contextmanager
+def explained_swaps(adapter: Adapter) -> Iterator[None]:
+    """Say that an adapter's `swaps` reads what is not there, or yields something else than modules and classes."""
+    try:
+        yield
+    except (AttributeError, TypeError) as error:
+        happened = f"fails in swaps ({first_line(error)})"
+        refuse(type(adapter), happened, "Yield pairs of a module of the model and its new class")
 
 
 def probed(adapter: Adapter, base: nn.Module, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
@@ -130,11 +129,10 @@ def probed(adapter: Adapter, base: nn.Module, hidden: Tensor, positions: Tensor,
     out = adapter.probe(base, hidden, positions, layer)
     if not isinstance(out, Tensor) or out.ndim != 3 or out.shape[:2] != hidden.shape[:2]:
         found = f"a tensor of shape {list(out.shape)}" if isinstance(out, Tensor) else shown(out)
-        refuse(
-            type(adapter),
-            f"returns {found} from probe for {hidden.shape[1]} tokens",
-            "Return the attention's output, [1, token, channels]",
-        )
+        patched = any(isinstance(one, PatchedAttention) for one in base.modules())
+        remedy = ", and in forward of the patched attention what the model's own returns" if patched else ""
+        happened = f"returns {found} from probe for {hidden.shape[1]} tokens{' once patched' if patched else ''}"
+        refuse(type(adapter), happened, f"Return the attention's output, [1, token, channels]{remedy}")
     return out
 
 

@@ -24,7 +24,7 @@ from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.try_adapter import check_forward, check_heads, explained_forward
+from hf_posenc.patches.try_adapter import check_forward, check_heads, check_members, explained_forward
 from hf_posenc.patching.atomic_save import install_atomic_save
 from hf_posenc.patching.batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
@@ -146,6 +146,7 @@ def _install(patch: Patch) -> PatchReport:
         probe = EffectProbe(patch)
     try:
         swap(patch)
+        check_members(adapter, base, patch.geometry)
         with evaluation_mode(base):
             check_heads(base, patch.geometry)
         write_config(patch)

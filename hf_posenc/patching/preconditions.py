@@ -24,6 +24,7 @@ from hf_posenc.errors import (
 )
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA
+from hf_posenc.patches.validate_adapter import explained_swaps
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
 from hf_posenc.patching.offloading import has_foreign_forward
@@ -91,13 +92,24 @@ def check_existing_scaling(patch: Patch, *, trained_length_given: bool) -> None:
 
 def check_layer_count(patch: Patch) -> None:
     """Refuse a base model whose attention layers cannot all be patched."""
-    found, stated = patch.adapter.attention_count(patch.base), patch.geometry.layers
+    base, adapter = patch.base, patch.adapter
+    found, stated = adapter.attention_count(base), patch.geometry.layers
     if found == 0 or found != stated:
-        classes = ", ".join(cls.__name__ for cls in patch.adapter.attention)
+        classes = ", ".join(cls.__name__ for cls in adapter.attention)
         raise UnsupportedModel(
-            f"This {type(patch.base).__name__} has {found} attention layers that {type(patch.adapter).__name__} can "
-            f"patch ({classes}), and its configuration says {stated}. Set num_hidden_layers to the layers that it has, "
-            "or patch the whole model, as its class makes it, before it is cut or rewritten."
+            f"This {type(base).__name__} has {found} attention layers that {type(adapter).__name__} can patch"
+            f"{classes and f' ({classes})'}, and its configuration says {stated}. Set num_hidden_layers to the layers "
+            "that it has, patch the whole model before it is cut, give every layer an attention module of its own, or "
+            "name the classes of all of them in the adapter."
+        )
+    live = set(adapter.attentions(base))
+    places = [(name, one) for name, one in base.named_modules(remove_duplicate=False) if one in live]
+    keys = [getattr(one, "layer_idx", None) for _, one in places]
+    shared = [name for (name, _), key in zip(places, keys, strict=True) if key is not None and keys.count(key) > 1]
+    if shared and patch.geometry.causal:
+        raise UnsupportedModel(
+            f"Attention layers of this {type(base).__name__} ({', '.join(shared)}) have the same layer_idx, and would "
+            "share keys in a KV cache. Give each a module with a layer_idx of its own; weights may be the same."
         )
 
 
@@ -115,7 +127,8 @@ def check_remembered(patch: Patch) -> None:
 
 def check_foreign_forward(patch: Patch) -> None:
     """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called."""
-    swapped = (module for module, _ in patch.adapter.swaps(patch.base, patch.schemes[0]))
+    with explained_swaps(patch.adapter):
+        swapped = [module for module, _ in patch.adapter.swaps(patch.base, patch.schemes[0])]
     for module in (*patch.adapter.attentions(patch.base), *swapped):
         if has_foreign_forward(module):
             raise ForeignPatch(

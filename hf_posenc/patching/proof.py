@@ -24,9 +24,10 @@ from torch import Tensor
 
 from hf_posenc.core.constants import HALF
 from hf_posenc.core.torch_state import evaluation_mode
-from hf_posenc.errors import NoEffect
+from hf_posenc.errors import AdapterInvalid, NoEffect
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.patches.general.adapter import GeneralAdapter
+from hf_posenc.patches.try_adapter import of_a_stranger
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import NEUTRAL, TERMS, Hooks, formula_change, has_any, neutral, random_code, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, shows_silent_terms, spread_positions
@@ -122,11 +123,36 @@ class EffectProbe:
         if self.deferred:
             return Proof("deferred")
         with evaluation_mode(self.base):
+            for layer in self.layers if of_a_stranger(self.adapter) else ():
+                self.check_own_positions(layer)
             proofs = [self.verdict_of(layer, patch) for layer in self.layers]
         moved = [proof for proof in proofs if proof.verdict == "moved"]
         if not moved:
             return max(proofs, key=lambda proof: proof.change)
         return Proof("moved", max(p.change for p in moved), min(p.unchanged_below for p in moved))
+
+    def check_own_positions(self, layer: int) -> None:
+        """Refuse a stranger's adapter in whose patched layer the positions of its geometry are not the model's own."""
+        attention, (before, nudged), geometry = self.attentions[layer], self.unpatched[layer], self.geometry
+        coded = geometry.table is not None or has_any(attention.scheme, ["embed"])  # before the first layer
+        if coded or self.adapter.scaled_already(self.base.config) is not None:
+            return
+        own = self.adapter.own_positions(self.base, geometry.of_layer(layer), layer).to(before.device)
+        scheme = attention._modules.get("posenc")
+        attention._modules["posenc"] = own
+        try:
+            moved = relative_change(self.run(layer, SHARPENING[0], self.positions), before)
+        finally:
+            del attention._modules["posenc"]
+            if scheme is not None:
+                attention._modules["posenc"] = scheme
+        angles = relative_change(nudged, before).cummax(0).values
+        if bool((moved > (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype])).any()):
+            raise AdapterInvalid(
+                f"Patched by {type(self.adapter).__name__}, attention layer {layer} computes other outputs with the "
+                f"model's own positions than before, by {float(moved.max()):.1e}. In the adapter, correct geometry "
+                "(rotary, its frequencies and layout; slopes), swaps, probe, or what attention hands to `attend`."
+            )
 
     def verdict_of(self, layer: int, patch: Patch) -> Proof:
         """The verdict on one layer."""

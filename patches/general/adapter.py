@@ -16,6 +16,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel, first_line
 from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, TOKEN_TYPES, KeepsForward
+from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter, causal_mask
 from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, InterceptedAttention, goes_through_interface
 from hf_posenc.patches.general.base_model import innermost, unsupported
@@ -231,7 +232,10 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
     except PosEncError:
         raise
     except Exception as error:  # whatever a forward pass of an unknown model says
+        remedy = f"Put back the configuration if it was changed after the model was built. {REMEDY}"
+        if KEYWORD in str(error):  # it holds the positions and the padding of a call
+            remedy = "Declare **kwargs in that forward, and pass them on to its layers and their attention."
         raise UnsupportedModel(
-            f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first_line(error)}. Put "
-            f"back the configuration if it was changed after the model was built. {REMEDY}"
+            f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first_line(error)}. "
+            f"{remedy}"
         ) from error

@@ -47,6 +47,11 @@ def unsupported(model: nn.Module) -> UnsupportedModel:
             f"This {type(model).__name__} holds several models that read tokens ({', '.join(inside)}). "
             "Patch one of them, such as model.get_decoder()."
         )
+    if attentions := {type(module).__name__ for module in attention_modules(model)}:
+        return UnsupportedModel(
+            f"This {type(model).__name__} has attention ({', '.join(attentions)}), and get_input_embeddings of no "
+            "model around it finds an nn.Embedding. Define that method in the class of the model without a head."
+        )
     return UnsupportedModel(
         f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, so that it "
         f"cannot be intercepted. {REMEDY}"

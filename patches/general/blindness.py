@@ -107,12 +107,35 @@ def check_inline(model: Any, seen: Observation) -> None:
                 f"keys: computed that way, {what} differs by {change:.1e} of their spread. {REMEDY}"
             )
 
+
+def check_padding(model: Any, seen: Observation) -> None:
+    """Refuse a model whose tokens read padding, which no mask hides; layers that mix tokens otherwise always do."""
+    if seen.mixes_otherwise and not any(one.inline for one in seen.attentions):
+        return
+    positions = torch.arange(TOKENS)[None]
+    padded = partial(of_padded, model, inputs_of(model, positions))
     with untouched(model):
         change = deviation(padded(Observer(positions), fill=1), padded(Observer(positions)))
     if change > ROUNDING:
         raise UnsupportedModel(
-            f"Padding reaches other tokens of this {type(model).__name__} outside attention, where no mask hides "
-            f"it: other padding changes its outputs by {change:.1e} of their spread. {REMEDY}"
+            f"Padding reaches other tokens of this {type(model).__name__}, as no mask hides it: other padding changes "
+            f"its outputs by {change:.1e} of their spread. Hand the attention mask on to every attention, and move no "
+            "tokens outside of attention."
+        )
+
+
+def check_cached(model: Any, seen: Observation) -> None:
+    """Refuse a decoder that reads a text otherwise if the first half of it is in a KV cache."""
+    if not seen.causal or seen.mixes_otherwise or cache_name(type(model)) is None:
+        return
+    positions = torch.arange(TOKENS)[None]
+    call = inputs_of(model, positions)
+    change = deviation(continued(model, Observer(positions), call), outputs(model, Observer(positions), call))
+    if change > LIMIT * len(seen.attentions):
+        raise UnsupportedModel(
+            f"A text that this {type(model).__name__} reads in two parts, with a KV cache, has other outputs than in "
+            f"one: they differ by {change:.1e} of their spread. Hand the cache on to every attention, and give each "
+            "the layer_idx of its own layer."
         )
 
 
@@ -127,7 +150,10 @@ def continued(model: Any, observer: Observer, call: dict[str, Tensor]) -> Tensor
     """Hidden states of a text whose second half is read with the keys of the first in a cache."""
     half, past, found = TOKENS // 2, None, []
     for part in (slice(0, half), slice(half, TOKENS)):
-        given = {name: value[:, part] if isinstance(value, Tensor) else value for name, value in call.items()}
+        given = {
+            name: value[:, part] if isinstance(value, Tensor) and value.ndim > 1 else value
+            for name, value in call.items()
+        }
         with observed(model, observer):
             out = model(**{**given, "use_cache": True, **cache_argument(type(model), past)})
         past = cache_of(out)

@@ -13,7 +13,14 @@ from hf_posenc.core.geometry import LayerKind
 from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import parameters_of
-from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness, check_inline
+from hf_posenc.patches.general.blindness import (
+    REMEDY,
+    check_alone,
+    check_blindness,
+    check_cached,
+    check_inline,
+    check_padding,
+)
 from hf_posenc.patches.general.call_template import template_of
 from hf_posenc.patches.general.fit_rotation import ROUNDING, NotRotation, RotationFit, fit_rotation, nearest_known
 from hf_posenc.patches.general.inline import Inline
@@ -57,6 +64,8 @@ def observe_model(model: Any, config: Any) -> Observation:
     if seen.tables:
         seen = as_numbered_by_itself(model, seen)
     check_inline(model, seen)
+    check_padding(model, seen)
+    check_cached(model, seen)
     check_blindness(model, seen)
     check_alone(model, seen)
     return with_axes(model, seen)
@@ -217,8 +226,8 @@ def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[i
         return fit_rotation(before, after, places)
     except NotRotation as error:
         raise UnsupportedModel(
-            f"Layer {layer} of this {type(model).__name__} changes queries and keys by position in its own way: "
-            f"{error}. {REMEDY}"
+            f"Layer {layer} of this {type(model).__name__} changes queries and keys by position in its own way, or "
+            f"not by position_ids: {error}. {REMEDY}"
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,12 +71,46 @@ class NoCache(stranger.TinyModel):
         return super().forward(input_ids, attention_mask, position_ids, **call)
 
 
+class NoEmbeddings(stranger.TinyModel):
+    def get_input_embeddings(self):
+        raise NotImplementedError
+
+
+class OneNumber(stranger.TinyModel):
+    def __init__(self, config: stranger.TinyConfig) -> None:
+        super().__init__(config)
+        for block in self.blocks:
+            block.attention.layer_idx = 0
+
+
+def wrong_rotation(self: Any, config: Any, **lengths: int) -> Any:
+    return replace(stranger.TinyAdapter.geometry(self, config, **lengths), rotary=None)
+
+
+def without(name: str) -> Any:
+    """An attention class that drops an argument of its call."""
+
+    def forward(self: Any, x: Any, mask: Any, cos_sin: Any, past_key_values: Any = None, **call: Any) -> Any:
+        given = {"mask": mask, "past_key_values": past_key_values, name: None}
+        return stranger.PatchedTinyAttention.forward(self, x, cos_sin=cos_sin, **given, **call)
+
+    return attention(forward=forward)
+
+
 MISTAKES: dict[str, Any] = {
     "reads max_position_embeddings of TinyConfig": lambda: [adapter(trained_length=Adapter.trained_length)],
     "reads n_head of TinyConfig": lambda: [adapter(geometry=lambda self, config, **lengths: config.n_head)],
     "derive from PatchedAttention first": lambda: [attention(stranger.TinyAttention, PatchedAttention)],
     "whose project_query": lambda: [attention(project_query=PatchedAttention.project_query)],
     "posenc_forward": lambda: [stranger.TinyAdapter, NoKeywords],
+    "get_input_embeddings": lambda: [stranger.TinyAdapter, NoEmbeddings],
+    "no mask of a padded text": lambda: [without("mask")],
+    "no KV cache in a call": lambda: [without("past_key_values")],
+    "whose dropped is 'missing'": lambda: [attention(dropout_name="dropped")],
+    "is_causal of Patched": lambda: [attention(is_causal=False)],
+    "have the same layer_idx": lambda: [stranger.TinyAdapter, OneNumber],
+    "own positions than before": lambda: [adapter(geometry=wrong_rotation)],
+    "fails in swaps": lambda: [adapter(swaps=lambda self, base, scheme: None)],
     "names no position_ids": lambda: [stranger.TinyAdapter, NoPositions],
     "names no past_key_values": lambda: [stranger.TinyAdapter, NoCache],
 }
