@@ -24,6 +24,7 @@ from hf_posenc.errors import (
 )
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA
+from hf_posenc.patches.try_adapter import of_a_stranger
 from hf_posenc.patches.validate_adapter import explained_swaps
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
@@ -102,7 +103,7 @@ def check_layer_count(patch: Patch) -> None:
             "that it has, patch the whole model before it is cut, give every layer an attention module of its own, or "
             "name the classes of all of them in the adapter."
         )
-    live = set(adapter.attentions(base))
+    live = set(adapter.attentions(base)) if of_a_stranger(adapter) else set()  # the general adapter has tried a cache
     places = [(name, one) for name, one in base.named_modules(remove_duplicate=False) if one in live]
     keys = [getattr(one, "layer_idx", None) for _, one in places]
     shared = [name for (name, _), key in zip(places, keys, strict=True) if key is not None and keys.count(key) > 1]
