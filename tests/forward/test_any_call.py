@@ -15,7 +15,7 @@ import hf_posenc
 from hf_posenc import patch_model
 from hf_posenc.cache.snapshot import LayerSnapshot
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import BackendCannotCarry, MaskMismatch, PosEncError, UnknownKeyword
+from hf_posenc.errors import BackendCannotCarry, InvalidInput, MaskMismatch, PosEncError, UnknownKeyword
 
 from ..small_models import llama
 
@@ -172,3 +172,43 @@ def test_a_mask_that_shows_later_keys_is_refused_where_a_decoder_has_no_scores_f
     model(tokens[:, :5], attention_mask=earlier[..., :5, :5], past_key_values=cache)
     found = model(tokens[:, 5:], attention_mask=earlier[..., 5:, :], past_key_values=cache).logits
     torch.testing.assert_close(found, expected[:, 5:], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "fox", "dca"])
+def test_a_mask_of_one_row_is_one_for_all_rows(scheme: str) -> None:
+    model, ids = patch_model(llama(max_position_embeddings=8), scheme, factor=4), torch.arange(3, 27).view(2, 12)
+    mask = torch.ones(1, 12, dtype=torch.int64)
+    mask[0, :3] = 0
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids, mask).logits, model(ids, mask.expand(2, -1)).logits, rtol=0, atol=0)
+        assert not torch.equal(model(ids, mask).logits, model(ids).logits), "control: the mask hides something"
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_mask_of_four_axes_has_a_column_for_every_key(kind: str) -> None:
+    """Those of a static cache are its places."""
+    model, ids = patch_model(llama(max_position_embeddings=8), "alibi", factor=4), torch.arange(3, 15)[None]
+    keys, whole = (20, 20) if kind == "static" else (8, 12), model(ids).logits
+    shown = torch.arange(24) <= torch.arange(12)[:, None]
+    for wrong in (-1, 1):
+        with torch.no_grad(), pytest.raises(MaskMismatch, match="columns"):
+            model(ids[:, :8], shown[None, None, :8, : keys[0] + wrong], past_key_values=CACHES[kind](model))
+    cache = CACHES[kind](model)
+    with torch.no_grad():
+        first = model(ids[:, :8], shown[None, None, :8, : keys[0]], past_key_values=cache).logits
+        with pytest.raises(MaskMismatch, match="columns"):
+            model(ids[:, 8:], shown[None, None, 8:, : keys[1] - 1], past_key_values=cache)
+        rest = model(ids[:, 8:], shown[None, None, 8:, : keys[1]], past_key_values=cache).logits
+    torch.testing.assert_close(torch.cat((first, rest), 1), whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["max_length_q", "max_length_k"])
+def test_a_longest_text_that_is_shorter_than_one_is_refused(name: str) -> None:
+    model, ids = patch_model(llama(max_position_embeddings=8), "alibi", factor=4), torch.arange(3, 15)[None]
+    borders, positions = torch.tensor([0, 5, 12], dtype=torch.int32), torch.tensor([[*range(5), *range(7)]])
+    call = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders, "max_length_q": 7, "max_length_k": 7}
+    call |= {"position_ids": positions, "use_cache": False}
+    with torch.no_grad(), pytest.raises(InvalidInput, match=f"{name} is 6"):
+        model(ids, **call | {name: 6})
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids, **call)[0][:, 5:], model(ids[:, 5:])[0], rtol=0, atol=1e-5)
