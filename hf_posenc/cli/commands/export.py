@@ -117,6 +117,8 @@ def export(
             copy_held_out(named.adapter or named.model, out)
             write_found_results(out, results, named.adapter or named.model, describe(merged).scheme)
     own = [one for one in caught if one.category.__module__.startswith("hf_posenc")]
+    if Path(named.model, "modules.json").is_file():  # of sentence-transformers
+        output.note(f"{out} has the transformer alone: the pooling of {named.model} is not written.")
     if as_json:
         readers = [vars(reading) for reading in written.pop("readers", ())]
         remarks = [str(one.message) for one in own]
