@@ -95,7 +95,7 @@ def _described(heads: int | None, kv_heads: int | None, channels: int | None) ->
 
 def of_a_stranger(adapter: Adapter) -> bool:
     """Whether an adapter is not of this package, so that neither its classes nor the model's forward are known."""
-    return not type(adapter).__module__.startswith("hf_posenc.")
+    return type(adapter).__module__.partition(".")[0] != __name__.partition(".")[0]  # which a bundle names otherwise
 
 
 def check_members(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
