@@ -110,7 +110,7 @@ def check_later_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | N
     """Refuse a 4-D mask that shows later keys to a decoder whose scheme has no scores for them.
 
     Raises:
-        MaskMismatch: it does.
+        MaskMismatch: a query sees a key after it.
     """
     past: Any = 0 if cache is None else cache.get_seq_length()
     if mask.ndim != 4 or not values_known(mask) or (isinstance(past, Tensor) and not values_known(past)):

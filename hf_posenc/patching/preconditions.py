@@ -61,6 +61,7 @@ def check_schemes(patch: Patch, *, trained_length_given: bool) -> None:
     """Refuse a model that the schemes of a plan cannot be put on as a whole."""
     check_existing_scaling(patch, trained_length_given=trained_length_given)
     check_layer_count(patch)
+    check_layer_indices(patch)
     check_remembered(patch)
     check_foreign_forward(patch)
     check_tables(patch)
@@ -103,7 +104,12 @@ def check_layer_count(patch: Patch) -> None:
             "that it has, patch the whole model before it is cut, give every layer an attention module of its own, or "
             "name the classes of all of them in the adapter."
         )
-    live = set(adapter.attentions(base)) if of_a_stranger(adapter) else set()  # the general adapter has tried a cache
+
+
+def check_layer_indices(patch: Patch) -> None:
+    """Refuse a stranger's decoder whose layers share a number: the general adapter notices it when it tries a cache."""
+    base = patch.base
+    live = set(patch.adapter.attentions(base)) if of_a_stranger(patch.adapter) else set()
     places = [(name, one) for name, one in base.named_modules(remove_duplicate=False) if one in live]
     keys = [getattr(one, "layer_idx", None) for _, one in places]
     shared = [name for (name, _), key in zip(places, keys, strict=True) if key is not None and keys.count(key) > 1]
