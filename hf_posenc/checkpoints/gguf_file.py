@@ -114,8 +114,9 @@ def check_llama(model: Any) -> None:
     if getattr(config, "sliding_window", None):
         raise NotExpressible(f"{named} has a sliding window, which llama.cpp's 'llama' does not have. {INSTEAD}")
     if model.dtype not in TYPES or is_quantised(model):
+        state = "quantised" if is_quantised(model) else f"in {model.dtype}"
         raise NotExpressible(
-            f"{named} is quantised or in {model.dtype}. Load it in float32, float16 or bfloat16, without "
+            f"{named} is {state}. Load it in float32, float16 or bfloat16, without "
             "quantization_config; llama.cpp's llama-quantize makes the file smaller."
         )
 

@@ -59,10 +59,11 @@ def export_onnx(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"This {type(model).__name__} has a PEFT adapter, or an encoder and a decoder, which are no single graph. "
             "Merge an adapter first: call merge_and_unload(), and pass what it returns."
         )
-    if is_quantised(model) or model.dtype != torch.float32 or offloads_of(model):
+    states = {"quantised": is_quantised(model), "offloaded by accelerate": offloads_of(model)}
+    state = next((name for name, true in states.items() if true), f"in {model.dtype}")
+    if state != f"in {torch.float32}":
         raise NotExpressible(
-            f"This {type(model).__name__} is quantised, offloaded or in {model.dtype}. Load it in float32 on one "
-            "device, without quantization_config."
+            f"This {type(model).__name__} is {state}. Load it in float32 on one device, without quantization_config."
         )
     model.eval()
     try:

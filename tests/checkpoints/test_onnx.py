@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import numpy as np
 import pytest
 import torch
@@ -30,7 +31,7 @@ print(ExportedModel.from_pretrained(sys.argv[1]))
 @pytest.fixture
 def ort() -> Any:
     pytest.importorskip("transformers.exporters", reason="this transformers has no exporters")
-    missing = "what writes ONNX is not installed (pip install onnx onnxscript onnxruntime)"
+    missing = "what writes ONNX is not installed (it is in the extra test)"
     return [pytest.importorskip(name, reason=missing) for name in ("onnxscript", "onnxruntime")][1]
 
 
@@ -95,6 +96,14 @@ def test_what_draws_positions_is_refused(ort: Any, tmp_path: Path) -> None:
     with pytest.raises(NotExpressible, match="randpos"):
         export_onnx(patched("llama", "randpos"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("state", ["offloaded", "bfloat16"])
+def test_the_state_that_is_refused_is_named(ort: Any, state: str, tmp_path: Path) -> None:
+    model = patched("llama", "yarn")
+    model.bfloat16() if state == "bfloat16" else accelerate.cpu_offload(model, "cpu")
+    with pytest.raises(NotExpressible, match=state):
+        export_onnx(model, tmp_path / "out")
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,3 +142,10 @@ def test_a_patched_model_is_not_saved_in_the_place_of_a_file(saved, below, tmp_p
         patch_model(tiny_model("llama"), "yarn", factor=2).save_pretrained(file / below, **saved)
     tiny_model("llama").save_pretrained(file)  # control: transformers alone logs an error and returns
     assert file.read_text() == "mine"
+
+
+def test_a_read_only_folder_is_refused_before_anything_is_written(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)  # root may write everywhere
+    with pytest.raises(FolderUnusable, match="read-only"):
+        patch_model(tiny_model("llama"), "yarn", factor=2).save_pretrained(tmp_path / "new")
+    assert not any(tmp_path.iterdir())

@@ -43,7 +43,7 @@ def folder_to_write(given: Any) -> str:
 
     Raises:
         WrongKind: it is no path.
-        FolderUnusable: it or a parent is a file, or no file system allows the name.
+        FolderUnusable: it or a parent is a file or read-only, or no file system allows the name.
     """
     if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str) or not os.fspath(given):
         raise WrongKind(f"The folder to write to must be a path, got {shown(given)}. Pass one.")
@@ -60,6 +60,8 @@ def folder_to_write(given: Any) -> str:
         raise FolderUnusable(
             f"{shown(name)} cannot be a folder, because {str(existing)!r} is a file. Choose another one."
         )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise FolderUnusable(f"Nothing can be written to {str(existing)!r}: it is read-only. Choose another folder.")
     return name
 
 
