@@ -11,7 +11,7 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.restore import finish_loading, patched_class
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching.weights import check_finite
+from hf_posenc.patching.weights import check_finite, keep_arranged
 
 
 def load_weights(
@@ -29,6 +29,7 @@ def load_weights(
     with explained_errors(checkpoint.name, keywords):
         if scheme is None:
             model, info = cls.from_pretrained(checkpoint.name, *args, **hf_kwargs)
+            keep_arranged(model)
             check_finite(model)
             return model, info
         try:

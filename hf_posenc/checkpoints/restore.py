@@ -23,7 +23,7 @@ from hf_posenc.patching.scheme_config import SchemeConfig, warn_of_changed_code
 from hf_posenc.patching.state import base_model_of, parts_of, patch_of, unpatched_view
 from hf_posenc.patching.swap import freeze, out_of_use
 from hf_posenc.patching.text_limits import raise_limits
-from hf_posenc.patching.weights import check_finite
+from hf_posenc.patching.weights import check_finite, keep_arranged
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.spec import Plan, SchemeSpec
@@ -106,6 +106,7 @@ def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
     """Finish a patched model once its weights are loaded: missing parameters, frozen tables, effect probe."""
     vars(model).pop(INITIALISER, None)
     initialise_missing(model, set(missing))
+    keep_arranged(model)
     check_finite(model)
     for part in parts_of(model):
         finish_part(part)

@@ -31,7 +31,7 @@ from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
 from hf_posenc.patching.offloading import has_foreign_forward
 from hf_posenc.patching.state import STASH, Patch, adapted_modules, describe
 from hf_posenc.patching.swap import out_of_use
-from hf_posenc.patching.weights import check_finite
+from hf_posenc.patching.weights import check_finite, keep_arranged
 from hf_posenc.schemes.build import rotates
 
 SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
@@ -54,6 +54,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     check_single_model(model, base, {cls.base_class for _, cls in adapted_modules(model)})
     check_unsharded(model)
     check_lengths_and_rotation(vars(config), f"this {type(base).__name__}")
+    keep_arranged(model)
     check_finite(model)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from hf_posenc.errors import InvalidInput, UnsupportedModel, WeightsNotFinite
 
 MAX_UNKNOWN_SHARE = 0.5  # of the tokens of a text
+REARRANGES = "support_avx512bf16_for_cpu"  # of a 4-bit layer of bitsandbytes
 
 
 def check_finite(model: nn.Module) -> None:
@@ -31,6 +32,23 @@ def check_finite(model: nn.Module) -> None:
                 f"The weight {name!r} holds infinite or NaN values, so all outputs of this model are undefined. "
                 "Load or train it again."
             )
+
+
+def keep_arranged(model: nn.Module) -> None:
+    """Keep bitsandbytes from rearranging 4-bit weights for a CPU when they compute: its `state_dict` undoes that wrongly.
+
+    Raises:
+        UnsupportedModel: they have been rearranged.
+    """
+    for layer in model.modules():
+        if not hasattr(layer, REARRANGES):
+            continue
+        if getattr(getattr(layer.weight, "quant_state", None), "packing_format_for_cpu", False):
+            raise UnsupportedModel(
+                f"bitsandbytes has rearranged the 4-bit weights of this {type(model).__name__} for this CPU, and would "
+                "save other weights. Load the model again, and patch it before it computes."
+            )
+        setattr(layer, REARRANGES, False)
 
 
 def check_loaded(model: nn.Module) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM, TorchAoConfig
+from transformers import BitsAndBytesConfig, LlamaForCausalLM, TorchAoConfig
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.checkpoints.export import export_native
@@ -19,7 +20,8 @@ from hf_posenc.checkpoints.model_digest import model_digest, sampled_weights_dig
 from hf_posenc.checkpoints.other_class import export_auto
 from hf_posenc.checks import longest_case
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
-from hf_posenc.errors import NotExpressible
+from hf_posenc.errors import NotExpressible, UnsupportedModel
+from hf_posenc.patching.weights import REARRANGES, keep_arranged
 
 
 class PackedLinear(nn.Module):
@@ -110,14 +112,23 @@ def test_quantised_projections_are_called_and_their_weights_not_used() -> None:
         assert deviation <= 1e-5, (case, deviation)
 
 
-def test_torchao(tmp_path) -> None:
-    """Its 8-bit layers under a scheme of every route: an effect, saved and loaded, and undone."""
-    quantization = pytest.importorskip("torchao.quantization", reason="no dependency; it quantises where installed")
+def of_torchao(quantization: Any) -> Any:
+    return TorchAoConfig(quantization.Int8WeightOnlyConfig())
+
+
+def of_bitsandbytes(_: Any) -> Any:
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("package, config", [("torchao.quantization", of_torchao), ("bitsandbytes", of_bitsandbytes)])
+def test_real_weights(package: str, config: Any, tmp_path: Path) -> None:
+    """A scheme of every route: an effect, saved and loaded after it computed, and undone."""
+    asked = config(pytest.importorskip(package, reason="no dependency; it quantises where installed"))
     contract_model("llama").save_pretrained(tmp_path / "plain")
-    asked = TorchAoConfig(quantization.Int8WeightOnlyConfig())
     ids = torch.randint(3, 96, (1, 40), generator=torch.Generator().manual_seed(0))
     for scheme in ("yarn", "t5", "rerope", "deberta", "dynamic_ntk"):
-        model = LlamaForCausalLM.from_pretrained(tmp_path / "plain", quantization_config=asked)
+        model: Any = LlamaForCausalLM.from_pretrained(tmp_path / "plain", quantization_config=asked, device_map="cpu")
+        keep_arranged(model)
         assert is_quantised(model)
         with torch.no_grad():
             plain = model(ids).logits
@@ -125,13 +136,26 @@ def test_torchao(tmp_path) -> None:
             patched = model(ids).logits
             assert (patched - plain).abs().max() > 0.01
             model.save_pretrained(tmp_path / scheme)
-            again = from_pretrained(tmp_path / scheme)
+            again: Any = from_pretrained(tmp_path / scheme, device_map="cpu")
             assert torch.equal(again(ids).logits, patched)
             assert model_digest(again) == model_digest(model)
             projection = again.model.layers[0].self_attn.q_proj.weight
             before = sampled_weights_digest(again)
             assert before == sampled_weights_digest(model)
-            projection.qdata.neg_()
+            getattr(projection, "qdata", projection.data).neg_()
             assert sampled_weights_digest(again) != before
             assert model_digest(again) != model_digest(model)
             assert torch.equal(unpatch_model(model)(ids).logits, plain)
+
+
+def test_rearranged_weights_are_refused() -> None:
+    """bitsandbytes, where a CPU has AVX512-BF16: what it rearranged as it computed, its `state_dict` undoes wrongly."""
+    model: Any = contract_model("llama")
+    layer = model.model.layers[0].mlp.up_proj
+    setattr(layer, REARRANGES, True)
+    patch_model(model, "yarn", factor=4)
+    assert not getattr(layer, REARRANGES)
+    unpatch_model(model)
+    layer.weight.quant_state = SimpleNamespace(packing_format_for_cpu=True)
+    with pytest.raises(UnsupportedModel):
+        patch_model(model, "yarn", factor=4)
