@@ -35,7 +35,7 @@ def check_finite(model: nn.Module) -> None:
 
 
 def keep_arranged(model: nn.Module) -> None:
-    """Keep bitsandbytes from rearranging 4-bit weights for a CPU when they compute: its `state_dict` undoes that wrongly.
+    """Keep bitsandbytes from rearranging 4-bit weights for a CPU as they compute: `state_dict` undoes that wrongly.
 
     Raises:
         UnsupportedModel: they have been rearranged.

@@ -116,11 +116,11 @@ def of_torchao(quantization: Any) -> Any:
     return TorchAoConfig(quantization.Int8WeightOnlyConfig())
 
 
-def of_bitsandbytes(_: Any) -> Any:
+def of_bnb(_: Any) -> Any:
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
 
 
-@pytest.mark.parametrize("package, config", [("torchao.quantization", of_torchao), ("bitsandbytes", of_bitsandbytes)])
+@pytest.mark.parametrize(("package", "config"), [("torchao.quantization", of_torchao), ("bitsandbytes", of_bnb)])
 def test_real_weights(package: str, config: Any, tmp_path: Path) -> None:
     """A scheme of every route: an effect, saved and loaded after it computed, and undone."""
     asked = config(pytest.importorskip(package, reason="no dependency; it quantises where installed"))
