@@ -18,6 +18,7 @@ from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.merge import logits_of
 from hf_posenc.checkpoints.native_parameters import INSTEAD
 from hf_posenc.checkpoints.other_class import LIMITS, LONGEST
+from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import MissingPackage, NotExpressible, NotTraceable, PosEncError
@@ -75,6 +76,9 @@ def export_onnx(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             deviation = max(deviation_of(model, session, length, cached) for length in lengths)
     except NotTraceable as error:
         raise NotExpressible(str(error)) from error
+    except torch.onnx.OnnxExporterError as error:
+        reason = reason_of(error.__cause__ or error)  # type: ignore[arg-type]
+        raise NotExpressible(f"torch cannot write this {type(model).__name__} as ONNX: {reason}. {INSTEAD}") from error
     finally:
         model.train(training)
     return {"cache": cached, "reason": reason, "deviation": deviation, "lengths": lengths}

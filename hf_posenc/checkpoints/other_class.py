@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from hf_posenc.checkpoints.export import export_native, filled, plain_staged
 from hf_posenc.checkpoints.gpt2_classes import other_gpt2
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_schemes, parameters_of
-from hf_posenc.checkpoints.static_rotation import static_rotation
+from hf_posenc.checkpoints.static_rotation import rotates_nothing
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
@@ -145,8 +145,7 @@ def needs_of(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | None, int | 
     window = windows[0] if windows else None
     if not rest or isinstance(rest[0], HostRotation):
         return dict(config.rope_parameters), window
-    rotation = static_rotation(rest[0])
-    if rotation is not None and not any(rotation.numbers) and rest[0].logit_scale() == 1.0:
+    if rotates_nothing(rest[0]):
         return None, window
     try:
         parameters, short = parameters_of(rest[0], "")

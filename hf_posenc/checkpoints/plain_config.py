@@ -17,7 +17,7 @@ from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.checkpoints.native_parameters import INSTEAD, kept_parameters, rope_parameters_of
 from hf_posenc.checkpoints.old_rope_keys import check_both_forms
-from hf_posenc.checkpoints.static_rotation import static_rotation
+from hf_posenc.checkpoints.static_rotation import rotates_nothing, static_rotation
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
@@ -97,6 +97,8 @@ def plain_config(model: Any) -> PlainConfig:
     for number, (scheme, kind) in enumerate(zip(own.schemes, own.types, strict=True)):
         rotary = geometry.of_layer(number).rotary
         rotary = rotary and (at_trained or rotary)  # adapters read RoPE types that know the length without a scaling
+        if rotary is None and rotates_nothing(scheme):
+            rotary = at_trained  # an adapter may read frequencies of next to nothing as no rotation
         check_same(rotary, scheme, trained_length if own.short else None)
         if rotary is not None:
             plain.rotaries[kind] = rotary

@@ -36,6 +36,12 @@ def static_rotation(scheme: Scheme) -> Rotation | None:
     return rotation if alike else None
 
 
+def rotates_nothing(scheme: Scheme) -> bool:
+    """Whether a scheme rotates by zero at every position, and scales no score."""
+    rotation = static_rotation(scheme)
+    return rotation is not None and not any(rotation.numbers) and scheme.logit_scale() == 1.0
+
+
 def divisors(rotation: Rotation, theta: float) -> list[float]:
     """What the frequencies θ^(−2m/d) are divided by, pair by pair."""
     return [theta ** (-2 * m / rotation.dims) / w if w else NEVER for m, w in enumerate(rotation.numbers)]

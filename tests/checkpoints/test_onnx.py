@@ -18,7 +18,7 @@ from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import MissingPackage, NotExpressible
 
 pytestmark = pytest.mark.slow
-CACHED = ("yarn", "rerope", "t5", "dynamic_ntk", "fox", "transformer_xl")
+CACHED = ("yarn", "rerope", "t5", "dynamic_ntk", "fox", "transformer_xl", "binary")
 TOLERANCE = 1e-4  # two float32 implementations of logits of about 1 to 4
 READ = """
 import sys

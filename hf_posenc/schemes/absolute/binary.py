@@ -72,7 +72,7 @@ class Binary(Scheme):
         """
         check_table_rows(positions, self.longest, self.record.name)
         digit = torch.arange(min(self.digits, ALL_DIGITS), device=positions.device)
-        code = (positions[..., None] >> digit) & 1
+        code = positions[..., None] // 2**digit % 2  # ONNX has no shift of signed numbers
         code = nn.functional.pad(code, (0, self.digits - len(digit)))
         code = code.flip(-1) if self.msb_first else code
         code = 2 * code - 1 if self.signed else code
