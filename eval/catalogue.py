@@ -24,8 +24,8 @@ LONGEST_NAME = 300  # characters
 JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
-FILE_TASKS = ("posenc_babilong", "posenc_longbench2", "posenc_qa_file", "posenc_ruler_file")
-"""Those that read records of local files, named by the option ``data``."""
+FILE_TASKS = ("posenc_qa_file",)
+"""Those that read records of local files, named by the option ``data``, and have no texts of their own."""
 
 SETTINGS = ("samples", "scored", "keys", "depths")
 """Settings of a sweep that not every task reads."""

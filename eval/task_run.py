@@ -144,7 +144,7 @@ def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str
     if ruler := [name for name in others if name.startswith(RULER)]:
         raise NotMeasurable(
             f"lm-eval's {ruler[0]} takes its lengths and its tokenizer from --metadata. Choose posenc_niah_single and "
-            "its like, or posenc_ruler_file; or run it with python -m hf_posenc.eval."
+            "its like, or run it with python -m hf_posenc.eval."
         )
     loaded: dict[str, Any] = {}
     if others:

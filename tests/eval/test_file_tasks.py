@@ -13,7 +13,6 @@ from datasets import Dataset
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
-from hf_posenc.eval.tasks.prompt_files import BabilongPrompt, LongBenchQuestion, RulerPrompt
 from hf_posenc.eval.tasks.question_files import QuestionRecord, word_overlap
 from hf_posenc.eval.tasks.ranking import ndcg
 from hf_posenc.eval.tasks.retrieval import local_records
@@ -115,54 +114,6 @@ def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
         list(local_records([tmp_path / "x.txt"], "t", QuestionRecord))
     columns = {"context": "c", "question": "q", "answers": {"text": ["a"], "answer_start": [1]}}
     assert QuestionRecord.model_validate(columns).asked[0].answers == ("a",)
-
-
-def test_published_prompts_count_at_the_length_they_have(llama, tokenizer, tmp_path: Path) -> None:
-    rows = [
-        {"input": "The grass is green. " * (8 * 2 ** (n % 2)) + f"Code {n}.", "outputs": [f"{n}1", f"{n}2"]}
-        for n in range(6)
-    ]
-    size = 2 * (len(tokenizer(rows[0]["input"])["input_ids"]) + 20)
-    out = run(llama, tokenizer, "posenc_ruler_file", length=size, data=written(tmp_path, "validation.jsonl", rows))
-    assert {(row.length, row.n) for row in out.rows} == {(size // 2, 3), (size, 3)}
-    for sample in out.raw["samples"]["posenc_ruler_file"]:
-        short, long = sample["doc"]["prompts"]
-        assert len(tokenizer(short)["input_ids"]) <= size // 2 < len(tokenizer(long)["input_ids"]) <= size
-        assert len(sample["arguments"]) == 4  # two answers of each prompt, the second after the first
-        assert sample["arguments"][1][0] == f"{short}{sample['arguments'][0][1]},"
-    with pytest.raises(LengthTooShort):
-        run(llama, tokenizer, "posenc_ruler_file", length=100 * size, data=str(tmp_path / "validation.jsonl"))
-
-
-def test_prompts_are_those_of_the_files() -> None:
-    for text in ("Text. Answer:", "Text."):
-        record = {"input": text, "outputs": ["a"], "answer_prefix": " Answer:"}
-        assert RulerPrompt.model_validate(record).text == "Text. Answer:"
-    record = {"input": "Mary is here.", "question": "Where is Mary? ", "target": "here"}
-    prompt = BabilongPrompt.model_validate(record)
-    assert prompt.text == "Mary is here.\n\nQuestion: Where is Mary?\nAnswer:"
-    assert prompt.answers == ("here",)
-
-
-def longbench(words: int) -> dict[str, str]:
-    choices = {f"choice_{letter}": f"choice {letter}" for letter in "ABCD"}
-    text = "first " + "middle " * words + "last"
-    return {"context": text, "question": "Which one?", "answer": "C", **choices}
-
-
-def test_long_texts_lose_their_middle(llama, tokenizer, tmp_path: Path) -> None:
-    data = written(tmp_path, "data.json", [longbench(5), longbench(900)])
-    out = run(llama, tokenizer, "posenc_longbench2", length=600, data=data)
-    samples = out.raw["samples"]["posenc_longbench2"]
-    check_room(samples, tokenizer, (300, 600))
-    assert [len(sample["arguments"]) for sample in samples] == [8, 8]  # four choices at two lengths
-    for sample in samples:
-        assert all("first " in prompt and "last\n</text>" in prompt for prompt in sample["doc"]["prompts"])
-    assert out.raw["configs"]["posenc_longbench2"]["metadata"]["cut"] == {"300": 1, "600": 1}
-    whole = LongBenchQuestion.model_validate(longbench(5)).prompt(2**31)
-    assert longbench(5)["context"] in whole
-    with pytest.raises(UnreadableDocuments, match="answer"):
-        run(llama, tokenizer, "posenc_longbench2", data=written(tmp_path, "e.json", [longbench(5) | {"answer": "E"}]))
 
 
 @pytest.mark.slow
