@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
 from hf_posenc.eval.tasks.question_files import QuestionRecord, word_overlap
-from hf_posenc.eval.tasks.ranking import ndcg
 from hf_posenc.eval.tasks.retrieval import local_records
 
 SQUAD = {
@@ -114,34 +112,6 @@ def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
         list(local_records([tmp_path / "x.txt"], "t", QuestionRecord))
     columns = {"context": "c", "question": "q", "answers": {"text": ["a"], "answer_start": [1]}}
     assert QuestionRecord.model_validate(columns).asked[0].answers == ("a",)
-
-
-@pytest.mark.slow
-def test_rankings_of_a_file(llama, tokenizer, tmp_path: Path) -> None:
-    queries = [
-        {"query": f"colour {n}", "documents": [{"text": f"Colour {n}, grade {g}.", "relevance": g} for g in (0, 2, 1)]}
-        for n in range(4)
-    ]
-    data = written(tmp_path, "q.jsonl", queries)
-    out = run(llama, tokenizer, "posenc_rerank", data=data)
-    for sample in out.raw["samples"]["posenc_rerank"]:
-        (prompt, *_), answers = sample["doc"]["prompts"], sample["doc"]["answers"]
-        number = prompt.partition("colour ")[2][0]
-        for answer, grade in zip(answers, (2, 1), strict=True):
-            assert f"Document {answer}: Colour {number}, grade {grade}." in prompt
-    generated = run(llama, tokenizer, "posenc_rerank", data=data, scoring="generate")
-    assert {row.metric for row in generated.rows} == {"ndcg"}
-    with pytest.raises(UnreadableDocuments):
-        run(llama, tokenizer, "posenc_rerank", data=written(tmp_path, "n.jsonl", [{"query": "q", "documents": []}]))
-
-
-def test_ndcg_is_that_of_the_formula() -> None:
-    grades = {"1": 3.0, "2": 2.0, "3": 1.0}
-    best = 3 + 2 / math.log2(3) + 1 / 2
-    assert ndcg(["1", "2", "3"], grades) == pytest.approx(1.0)
-    assert ndcg(["9", "3", "1"], grades) == pytest.approx((1 / math.log2(3) + 3 / 2) / best)
-    assert ndcg([], grades) == 0.0
-    assert ndcg([str(n) for n in range(100, 110)] + ["1"], grades) == 0.0  # the eleventh does not count
 
 
 def test_labels_of_a_file(llama, tokenizer, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from hf_posenc.errors import BadComparison
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TokenizerTooPoor
 from hf_posenc.eval.tasks.choice import WORDS, Classification, examples
-from hf_posenc.eval.tasks.ranking import Ranking, generated
 from hf_posenc.eval.texts.haystack import (
     HAYSTACKS,
     MOST_WORDS,
@@ -107,9 +106,9 @@ def test_questions(seed: str, depth: float, units: int, hops: int) -> None:
         lambda: Niah("s", 0.5), lambda: Niah("s", 0.5, codes=4, haystack="needles"), lambda: Niah("s", 0.5, queries=3),
         lambda: VariableTracking("s", chains=3), lambda: CommonWords("s"), lambda: FrequentWords("s"),
         lambda: Questions("s", 0.5, qa_hops=2), lambda: Association("s", 0.5),
-        lambda: Ranking("s", 0.5, generated("s", 3)), lambda: Classification("s", examples("s", sorted(WORDS), 20), 5),
+        lambda: Classification("s", examples("s", sorted(WORDS), 20), 5),
     ],
-    ids=["single", "values", "queries", "vt", "cwe", "fwe", "qa", "association", "ranking", "labels"],
+    ids=["single", "values", "queries", "vt", "cwe", "fwe", "qa", "association", "labels"],
 )  # fmt: skip
 def test_the_answers_do_not_change_with_the_length(make) -> None:
     sizes = [0, 1, 7, 50, 400]
@@ -204,17 +203,6 @@ def test_every_label_comes_once_a_round_and_means_one_kind() -> None:
             for kind, words in WORDS.items()
             if any(word in text.split(".")[0].replace(",", "").split() for word in words)
         } == {kinds[label]}
-
-
-def test_relevance_is_how_often_a_document_names_the_subject() -> None:
-    query = generated("seed", 3)
-    exercise = Ranking("seed", 0.0, query)
-    documents = dict(line.removeprefix("Document ").split(": ", 1) for line in exercise.prompt(6).split("\n")[1:-1])
-    assert len(documents) == 9
-    times = {number: text.count(query.query) for number, text in documents.items()}
-    assert tuple(sorted(exercise.grades, key=lambda number: -times[number])) == exercise.answers
-    assert [times[number] for number in exercise.answers] == [3, 2, 1]
-    assert sum(times.values()) == 6
 
 
 def test_sentences_of_a_text() -> None:
