@@ -115,8 +115,8 @@ def reference_of(comparison: Comparison, rows: Mapping[Any, Row], label: str) ->
 
 THRESHOLD = 0.05
 """Share of answers that the unpatched model must significantly exceed at its trained length."""
-CHANCE = {"posenc_association": 1 / 4, "posenc_icl": 1 / 6}
-"""Share of right answers that guessing has, in tasks with a choice."""
+CHANCE = {"posenc_association": 1 / 4}
+"""Share of right answers that guessing has, in a task with a choice."""
 
 
 @dataclass(frozen=True)

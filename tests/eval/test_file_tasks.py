@@ -11,9 +11,8 @@ from datasets import Dataset
 
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
-from hf_posenc.eval.tasks.question_files import QuestionRecord, word_overlap
-from hf_posenc.eval.tasks.retrieval import local_records
+from hf_posenc.eval.errors import LengthTooShort
+from hf_posenc.eval.tasks.question_files import QuestionRecord, questions_of, word_overlap
 
 SQUAD = {
     "data": [
@@ -66,7 +65,7 @@ def test_questions_of_every_format(llama, tokenizer, tmp_path: Path, name: str, 
     samples = out.raw["samples"]["posenc_qa_file"]
     assert {row.n for row in out.rows} == {3}
     check_room(samples, tokenizer, (200, 400))
-    asked = [question for record in local_records([tmp_path], "t", QuestionRecord) for question in record.asked]
+    asked = list(questions_of([tmp_path]))
     for sample in samples:
         question = asked[sample["doc"]["question"]]
         first, last = sample["doc"]["prompts"][-2:]
@@ -106,24 +105,8 @@ def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
     Dataset.from_list(PLAIN).to_parquet(str(tmp_path / "c.parquet"))
     written(tmp_path, "a.json", PLAIN)
     written(tmp_path, "b.jsonl", PLAIN)
-    found = list(local_records([tmp_path], "t", QuestionRecord))
-    assert found == [QuestionRecord.model_validate(record) for record in PLAIN] * 3
+    assert list(questions_of([tmp_path])) == [QuestionRecord.model_validate(one).asked[0] for one in PLAIN] * 3
     with pytest.raises(UnreadableDocuments):
-        list(local_records([tmp_path / "x.txt"], "t", QuestionRecord))
+        list(questions_of([tmp_path / "x.txt"]))
     columns = {"context": "c", "question": "q", "answers": {"text": ["a"], "answer_start": [1]}}
     assert QuestionRecord.model_validate(columns).asked[0].answers == ("a",)
-
-
-def test_labels_of_a_file(llama, tokenizer, tmp_path: Path) -> None:
-    rows = [{"text": f"text {n} of kind {n % 3}", "label": f"kind {n % 3}"} for n in range(12)]
-    out = run(llama, tokenizer, "posenc_icl", length=300, data=written(tmp_path, "l.jsonl", rows))
-    for sample in out.raw["samples"]["posenc_icl"]:
-        prompt = sample["doc"]["prompts"][-1]
-        pairs = [shot.rpartition("\nlabel: ") for shot in prompt.split("\n\n")[1:-1]]
-        labels = {text[-1]: label for text, _, label in pairs}
-        assert len(set(labels.values())) == len(labels) == 3  # one number a kind
-        asked = prompt.split("\n\n")[-1].removesuffix("\nlabel:")
-        assert sample["doc"]["answers"] == [labels[asked[-1]]]
-        assert asked not in [text for text, _, _ in pairs]
-    with pytest.raises(TaskOptionOutOfRange, match="3"):
-        run(llama, tokenizer, "posenc_icl", data=str(tmp_path / "l.jsonl"), labels=4)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TokenizerTooPoor
-from hf_posenc.eval.tasks.choice import WORDS, Classification, examples
 from hf_posenc.eval.texts.haystack import (
     HAYSTACKS,
     MOST_WORDS,
@@ -106,9 +105,8 @@ def test_questions(seed: str, depth: float, units: int, hops: int) -> None:
         lambda: Niah("s", 0.5), lambda: Niah("s", 0.5, codes=4, haystack="needles"), lambda: Niah("s", 0.5, queries=3),
         lambda: VariableTracking("s", chains=3), lambda: CommonWords("s"), lambda: FrequentWords("s"),
         lambda: Questions("s", 0.5, qa_hops=2), lambda: Association("s", 0.5),
-        lambda: Classification("s", examples("s", sorted(WORDS), 20), 5),
     ],
-    ids=["single", "values", "queries", "vt", "cwe", "fwe", "qa", "association", "labels"],
+    ids=["single", "values", "queries", "vt", "cwe", "fwe", "qa", "association"],
 )  # fmt: skip
 def test_the_answers_do_not_change_with_the_length(make) -> None:
     sizes = [0, 1, 7, 50, 400]
@@ -188,21 +186,6 @@ def test_only_one_person_lives_in_the_country() -> None:
     assert tuple(right) == exercise.answers
     assert sorted(homes) == sorted(exercise.choices)
     assert len(set(homes.values())) == 16
-
-
-def test_every_label_comes_once_a_round_and_means_one_kind() -> None:
-    exercise = Classification("seed", examples("seed", sorted(WORDS), 20), 5)
-    shots = [shot.split("\nlabel: ") for shot in exercise.prompt(10).split("\n\n")[1:-1]]
-    assert (
-        sorted(label for _, label in shots[:5]) == sorted(label for _, label in shots[5:]) == sorted(exercise.choices)
-    )
-    kinds = {label: kind for kind, label in exercise.labels.items()}
-    for text, label in shots:
-        assert {
-            kind
-            for kind, words in WORDS.items()
-            if any(word in text.split(".")[0].replace(",", "").split() for word in words)
-        } == {kinds[label]}
 
 
 def test_sentences_of_a_text() -> None:
