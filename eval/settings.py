@@ -13,7 +13,7 @@ from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
 from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled
 from hf_posenc.schemes.entry import json_or_text
 
-FILES = ("data", "docs")
+FILES = ("data",)
 """Options of tasks that name files, of which several may be given; the key of a cell has their content."""
 METADATA = frozenset({"tokenizer"})
 """What the metadata of a task also holds, and what is an argument."""
@@ -57,7 +57,7 @@ class Measurement(Sampled):
         document_separator: what separates the documents of plain text files; by default each file is one.
         include_path: folder of further task files, which can run code.
         trust_tasks: whether task files from outside the installed packages may run.
-        options: further options of tasks, such as ``data``, ``docs`` or ``scoring``; see `hf_posenc.eval.tasks.sweep`.
+        options: further options of tasks, such as ``data`` or ``scoring``; see `hf_posenc.eval.tasks.sweep`.
     """
 
     model_config = ConfigDict(extra="forbid")
