@@ -86,7 +86,6 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
         ],
         "maps": [maps_of_metric(comparison, task, metric) for metric in mapped],
         "tables": [table for metric in shown for table in tables(comparison, task, metric)],
-        "folded": [table for metric in metrics if metric not in shown for table in tables(comparison, task, metric)],
     }
 
 

@@ -17,7 +17,7 @@ lies above `THRESHOLD`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import log
 from typing import Any
 
@@ -66,11 +66,6 @@ def effective_lengths(comparison: Comparison) -> list[EffectiveLength]:
                 bounds = {n: loss_bounds(comparison, row, reference) for n, row in own}
                 found.append(effective_length(label, task, metric, reference.value + SLACK, bounds))
     return found
-
-
-def results_of(comparison: Comparison) -> dict[str, Any]:
-    """The content of ``results.json``: cells, rows, differences and effective context lengths."""
-    return comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
 
 
 def effective_length(

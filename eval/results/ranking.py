@@ -131,3 +131,10 @@ def open_effective_lengths(comparison: Comparison) -> dict[tuple[str, str], Effe
         for one in effective_lengths(comparison)
         if one.task not in closed and one.metric == comparison.metrics(one.task)[0]
     }
+
+
+def results_of(comparison: Comparison) -> dict[str, Any]:
+    """The content of ``results.json``: cells, rows, differences, effective context lengths, and ranks if asked for."""
+    found = comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
+    ranks = [line.to_dict() for lines in rankings(comparison).values() for line in lines]
+    return found | ({"ranks": ranks} if ranks else {})
