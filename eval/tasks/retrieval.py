@@ -125,14 +125,10 @@ class RetrievalTask(LengthSweep):
             {metric: some[index] for metric, some in found.items() if metric not in self.at_lengths}
             for found, index in zip(marks, doc["pinned"], strict=True)
         ]
-        return named_scores(self.cells(), pinned) | self.named(marks)
-
-    def named(self, marks: Sequence[Marks]) -> dict[str, Any]:
-        """The marks of all cells as metrics of their lengths: means, and for ``part`` whether any answer is found."""
         lengths: list[Cell] = [(length, None) for length, _ in self.cells()]
-        summaries = {"part": max}
+        summaries = {"part": max}  # whether any answer is found
         overall = [{name: float(summaries.get(name, mean)(some)) for name, some in found.items()} for found in marks]
-        return named_scores(lengths, overall)
+        return named_scores(self.cells(), pinned) | named_scores(lengths, overall)
 
     def marks(self, doc: Doc, results: Sequence[Any]) -> Marks:
         """Every metric of every answer in one cell."""
