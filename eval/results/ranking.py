@@ -93,7 +93,10 @@ def ranking(
                 None, effective.get((label, task)),
             )
         )  # fmt: skip
-    return with_distances(sorted(lines, key=lambda line: line.place), scores)
+    top, *others = sorted(lines, key=lambda line: line.place)
+    base = scores[top.scheme] if top.first is not None else []
+    behind = [paired(line.scheme, top.scheme, scores[line.scheme], base) for line in others]
+    return [top, *(replace(line, behind=one) for line, one in zip(others, behind, strict=True))]
 
 
 def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bool) -> dict[str, tuple[int, int]]:
@@ -109,18 +112,6 @@ def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bo
         better[loser] += 1
         worse[winner] += 1
     return {label: (1 + better[label], len(scores) - worse[label]) for label in scores}
-
-
-def with_distances(lines: Sequence[Ranked], scores: Mapping[str, Sequence[DocumentScore]]) -> list[Ranked]:
-    """The lines with their paired differences from the first."""
-    first = lines[0]
-
-    def behind(line: Ranked) -> Difference | None:
-        own = scores[line.scheme]
-        compared = own and line is not first and first.first is not None
-        return paired(line.scheme, first.scheme, own, scores[first.scheme]) if compared else None
-
-    return [replace(line, behind=behind(line)) for line in lines]
 
 
 def open_effective_lengths(comparison: Comparison) -> dict[tuple[str, str], EffectiveLength]:
