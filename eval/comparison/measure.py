@@ -8,17 +8,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from math import isfinite
+from typing import Any
 
+import torch
+
+from hf_posenc.core import memory
 from hf_posenc.core.files.hf_errors import is_out_of_memory
+from hf_posenc.core.memory import tensors_in
 from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback, part_of
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Measuring, fixed
 from hf_posenc.eval.evaluation import evaluate
+from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
 from hf_posenc.eval.results.rows import Row
-from hf_posenc.eval.results.store import Record
+from hf_posenc.eval.results.store import Costs, Record
 from hf_posenc.eval.task_run import SharedOptions
+from hf_posenc.forward.host_calls import cache_name, cache_of
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 
 
@@ -49,15 +56,18 @@ def measure_cell(measuring: Measuring, cell: Cell, on_request: OpenProgressCallb
     try:
         with patched(measuring, cell):
             record = replace(record, state="failed")
+            device = next(lm.model.parameters()).device
+            measurable = begin_peak(device)
             found = evaluate(
                 lm, tasks=[cell.task], lengths=cell.lengths, longest=measuring.longest, label=cell.entry.label,
                 text=measuring.text, text_field=own.text_field, document_separator=own.document_separator,
                 include_path=own.include_path, trust_tasks=own.trust_tasks, options=SharedOptions(own.options),
                 **own.measure(),
             )  # fmt: skip
+            costs = costs_since(lm.model, device, measurable=measurable)
         record = replace(record, reason=invalid_rows_reason(found.rows), remarks=found.remarks)
         if not record.reason:
-            record = replace(record, state="done", rows=found.rows, documents=found.documents)
+            record = replace(record, state="done", rows=found.rows, documents=found.documents, costs=costs)
     except PosEncError as error:
         record = replace(record, reason=str(error))
     except Exception as error:
@@ -104,3 +114,39 @@ def counted(progress: ProgressCallback, doing: str) -> OpenProgressCallback:
     """Count the scored requests of a cell; how many kinds there will be is not known, so some of it is always left."""
     requests = count(1)
     return lambda share, request: progress(1 - 0.5 ** (next(requests) / 32), doing)
+
+
+FEW, MANY = 16, 32
+"""Tokens of the two caches whose difference is that of a token: fewer than any window that schemes have by default."""
+
+
+def begin_peak(device: torch.device) -> bool:
+    """Measure the peak memory from now on, of the device on CUDA, else of the process; False where that is not told."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return True
+    return memory.reset_peak()
+
+
+def costs_since(model: Any, device: torch.device, *, measurable: bool) -> Costs:
+    """Costs of a model, as it is patched now, since `begin_peak`."""
+    peak = int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else memory.peak()
+    name = str(device) if device.type == "cuda" else "process"
+    return Costs(peak if measurable else None, name, cache_per_token(model))  # that runs two small passes, afterwards
+
+
+def cache_per_token(model: Any) -> float | None:
+    """Bytes that the KV cache of a model, as it is patched, takes for each token; None where it keeps none."""
+    if cache_name(type(unwrapped(model))) is None:  # encoders, and models whose state does not grow
+        return None
+    few, many = (cache_bytes(model, tokens) for tokens in (FEW, MANY))
+    return (many - few) / (MANY - FEW) if many else None
+
+
+@torch.no_grad()
+def cache_bytes(model: Any, tokens: int) -> int:
+    """Bytes of the KV cache after so many tokens."""
+    ids = torch.zeros(1, tokens, dtype=torch.long, device=model.device)
+    cache = cache_of(model(input_ids=ids, use_cache=True))
+    found = {(tensor.data_ptr(), tensor.shape): tensor.nbytes for tensor in tensors_in(cache)}
+    return sum(found.values())

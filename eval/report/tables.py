@@ -3,6 +3,7 @@
 metric            lines × lengths, with marks of significant differences, and the differences themselves
 effective length  lines × tasks
 ranks             one table for each task, with ``rank``
+costs             on the terminal alone: they differ from run to run
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from hf_posenc.eval.results.effective_length import RULER, EffectiveLength, effe
 from hf_posenc.eval.results.paired import Difference
 from hf_posenc.eval.results.ranking import Ranked, rankings
 from hf_posenc.eval.results.rows import FEWEST
+from hf_posenc.eval.results.store import costs_of
 
 EFFECTIVE = "Effective context length"
+COSTS = "Costs: time of all cells, peak memory, KV cache"
 NONE = "—"
 RULES = (
     "Rank: the possible places at the longest length. Every pair of lines is compared on the same documents; 1–4 means "
     "that no line is significantly better, and all but four are significantly worse (5 %, Holm's correction).",
     "Behind first: mean difference from the first line over the same documents, with its own 95 % interval.",
     "Effective length: as in its table.",
+    "Time: of the cell, over that of the unpatched line. It is one run, and rough: hf-posenc bench times in pairs.",
+    "◆: on the Pareto front, as no other line is both faster and better.",
 )
 """How to read the columns of ranks."""
 
@@ -160,7 +165,7 @@ def rank_tables(comparison: Comparison) -> list[Table]:
     found = []
     for task, lines in rankings(comparison).items():
         score = f"{axis_label(lines[0].metric)} at {lines[0].length:,}"
-        head = ["scheme", "rank", "behind first", score, "effective length"]
+        head = ["scheme", "rank", "behind first", score, "effective length", "time", "cache/token"]
         found.append(Table(head, [rank_line(line) for line in lines], f"Ranks: {task}", " ".join(RULES)))
     return found
 
@@ -169,10 +174,12 @@ def rank_line(line: Ranked) -> list[str]:
     """The cells of a ranked line."""
     places = NONE if line.first is None else f"{line.first}–{line.last}"
     return [
-        line.scheme,
+        f"{line.scheme} ◆" if line.on_front else line.scheme,
         str(line.first) if line.first is not None and line.first == line.last else places,
         NONE if line.behind is None else signed(line.behind, "+.0f"), format_score(line),
         NONE if line.effective is None else format_length(line.effective),
+        NONE if line.time is None else f"{line.time:.2f}×",
+        NONE if line.cache_per_token is None else f"{line.cache_per_token:,.0f} B",
     ]  # fmt: skip
 
 
@@ -184,3 +191,19 @@ def format_score(line: Ranked) -> str:
         for bound in (line.value, line.low, line.high)
     )
     return value if NONE in (low, high) else f"{value} ({low}–{high})"
+
+
+def cost_table(comparison: Comparison) -> Table:
+    """The costs of every line, those of its finished cells together."""
+    lines = []
+    for label in comparison.labels:
+        if not (records := comparison.done(label)):
+            continue
+        costs = costs_of(records)
+        peak, cache = costs.peak_memory, costs.cache_per_token
+        lines.append([
+            label, f"{sum(record.seconds for record in records):.1f} s",
+            "" if peak is None else f"{peak / 2**20:,.0f} MiB ({costs.memory_of})",
+            "" if cache is None else f"{cache:,.0f} bytes",
+        ])  # fmt: skip
+    return Table(["scheme", "time", "peak memory", "cache per token"], lines, COSTS)

@@ -72,6 +72,10 @@ class Comparison:
         """Return the records that are ``"refused"``, ``"failed"`` or ``"done"``."""
         return [record for record in self.records if record.state == state]
 
+    def done(self, label: str) -> list[Record]:
+        """Return the finished records of an entry."""
+        return [record for record in self.with_state("done") if record.scheme == label]
+
     def reasons(self, state: str) -> dict[tuple[str, str], list[Record]]:
         """Group the records in a state by entry and reason."""
         found: dict[tuple[str, str], list[Record]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -124,6 +124,21 @@ State = Literal["done", "refused", "failed"]
 
 
 @dataclass(frozen=True)
+class Costs:
+    """Costs of one cell, besides its time, which its record has; or the largest of several cells.
+
+    Attributes:
+        peak_memory: bytes; None where it cannot be measured.
+        memory_of: whose memory that is: ``"process"``, weights and libraries included, or the device's name.
+        cache_per_token: bytes of the KV cache for each token it holds; None for a model without one.
+    """
+
+    peak_memory: int | None
+    memory_of: str
+    cache_per_token: float | None
+
+
+@dataclass(frozen=True)
 class Record:
     """Outcome of one cell.
 
@@ -138,6 +153,7 @@ class Record:
         settings: everything that `key` is computed from.
         documents: scores of single documents.
         remarks: what a reader must know of this cell.
+        costs: of its measurement; None where it was not finished. They differ from run to run, as ``seconds`` do.
     """
 
     key: str
@@ -151,6 +167,7 @@ class Record:
     settings: dict[str, Any]
     documents: list[DocumentScore] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    costs: Costs | None = None
 
 
 def key_of(settings: Mapping[str, Any]) -> str:
@@ -161,3 +178,13 @@ def key_of(settings: Mapping[str, Any]) -> str:
 def canonical(value: Any) -> str:
     """Encode as canonical JSON: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def costs_of(records: Sequence[Record]) -> Costs:
+    """The largest costs of records."""
+    known = [record.costs for record in records if record.costs is not None]
+    return Costs(
+        max((one.peak_memory for one in known if one.peak_memory is not None), default=None),
+        ", ".join(dict.fromkeys(one.memory_of for one in known if one.peak_memory is not None)),
+        max((one.cache_per_token for one in known if one.cache_per_token is not None), default=None),
+    )

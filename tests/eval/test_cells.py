@@ -1,4 +1,4 @@
-"""Cells of a comparison: keys contain every setting that can change a number, and times are stored apart."""
+"""Cells of a comparison: keys contain every setting that can change a number, and costs are stored apart."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from hf_posenc import describe, is_patched
+from hf_posenc import describe, is_patched, patch_model, unpatch_model
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison import measure as measuring
 from hf_posenc.eval.comparison.cell import Measuring
-from hf_posenc.eval.comparison.measure import measure_cell, patched
+from hf_posenc.eval.comparison.measure import begin_peak, cache_per_token, costs_since, measure_cell, patched
 from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.report.tables import cost_table
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record, Store
 from hf_posenc.eval.settings import CompareSettings
@@ -132,6 +133,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
 
     monkeypatch.setattr(measuring, "patched", patch)
     monkeypatch.setattr(measuring, "evaluate", evaluate)
+    monkeypatch.setattr(measuring, "costs_since", lambda *_, **__: None)
     own = of(model=torch.nn.Linear(1, 1))
     return measure_cell(own, own.cell(YARN, "posenc_ppl", (64,)), lambda *_: None)
 
@@ -156,10 +158,40 @@ def test_states_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
 SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "lengths": [TRAINED, 2 * TRAINED], "tasks": ["posenc_ppl"]}
 
 
-def test_times_are_stored_and_not_written(llama, tokenizer, tmp_path: Path) -> None:
+def test_the_cache_is_keys_and_values_of_every_layer(llama, bert) -> None:
+    config = llama.config
+    expected = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4  # float32
+    assert cache_per_token(llama) == expected
+    patch_model(llama, "yarn", factor=2)
+    assert cache_per_token(llama) == expected
+    unpatch_model(llama)
+    patch_model(llama, "rerope", factor=2)  # near keys rotated by their position, and far ones by 0
+    assert cache_per_token(llama) == expected * 3 / 2
+    assert cache_per_token(bert) is None
+
+
+def test_peak_memory_is_that_since_it_was_begun(llama) -> None:
+    if not begin_peak(llama.device):
+        pytest.skip("this system does not tell the peak of a part of a run")
+    size = 200 << 20
+    taken = torch.ones(size // 4)
+    with_it = costs_since(llama, llama.device, measurable=True)
+    del taken
+    begin_peak(llama.device)
+    after = costs_since(llama, llama.device, measurable=True)
+    assert 0.8 * size < with_it.peak_memory - after.peak_memory < 1.5 * size
+    assert after.memory_of == "process"
+
+
+def test_costs_are_stored_and_written_apart(llama, tokenizer, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = compare(llama, "unpatched,rerope", tokenizer=tokenizer, out=tmp_path, **SMALL)
-    assert all(record.seconds > 0.0 for record in found.records)
+    assert {record.scheme: record.costs.cache_per_token for record in found.records} == {
+        "unpatched": 256.0, "rerope": 384.0,
+    }  # fmt: skip
+    head, table, *_ = cost_table(found)
+    assert [line[0] for line in table] == ["unpatched", "rerope"]
+    assert head[0] == "scheme"
     assert "seconds" not in (tmp_path / "results.json").read_text(encoding="utf-8")
     again = compare(llama, "unpatched,rerope", tokenizer=tokenizer, out=tmp_path, **SMALL)
     assert again.records == found.records

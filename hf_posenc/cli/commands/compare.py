@@ -67,7 +67,9 @@ def compare(
     ] = None,
     rank: Annotated[
         bool,
-        cli.of_measurement("--rank", help="Rank the schemes on each task, with intervals and effective length."),
+        cli.of_measurement(
+            "--rank", help="Rank the schemes on each task, with intervals, effective length, time and the Pareto front."
+        ),
     ] = False,
     tune: Annotated[
         bool, of_tuning("--tune", help="Choose the options of schemes on --dev-text; it must differ from --text.")
@@ -136,7 +138,7 @@ def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
 def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
     from hf_posenc.eval.report.remarks import remarks, verdict
-    from hf_posenc.eval.report.tables import legend, summaries, value_table
+    from hf_posenc.eval.report.tables import cost_table, legend, summaries, value_table
     from hf_posenc.eval.results.effective_length import shown_metrics
 
     if sure := verdict(comparison):
@@ -149,7 +151,7 @@ def show(comparison: Comparison, out: Path) -> None:
         output.show_text("± is one standard error over documents.")
     if marks := legend(comparison):
         output.show_text(marks)
-    for table in summaries(comparison):
+    for table in [*summaries(comparison), *([cost_table(comparison)] if comparison.rows else [])]:
         output.show_table(table.head, table.lines, title=table.caption)
         if table.note:
             output.show_text(table.note)
