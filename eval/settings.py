@@ -115,6 +115,7 @@ class CompareSettings(Measurement):
         tune: choose the options of each scheme, for each length, by the loss on ``dev_text``.
         dev_text: a text to choose options on, named as ``text`` is; by default modules of the standard library that are
             not in the default text. Naming one switches ``tune`` on.
+        budget: candidates of each scheme, drawn at random from a finer grid; by default all of a small grid.
         fresh: measure the cells in the folder again, and replace them.
     """
 
@@ -123,7 +124,17 @@ class CompareSettings(Measurement):
     rank: bool = False
     tune: bool = False
     dev_text: Any = None
+    budget: Count | None = None
     fresh: bool = False
+
+    @model_validator(mode="after")
+    def with_effect(self) -> CompareSettings:
+        """The same, and a refusal of a budget for nothing."""
+        if self.budget is not None and not self.tuned:
+            raise BadComparison(
+                f"budget is {self.budget}, which has no effect without --tune. Pass --tune (tune=True) as well."
+            )
+        return self
 
     @property
     def tuned(self) -> bool:

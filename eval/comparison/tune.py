@@ -9,12 +9,13 @@ has without tuning, so that tuning is never worse on the development text.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import ceil
+from math import ceil, log
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.source_digest import digest_of
@@ -56,7 +57,14 @@ def grouped(factor: float, *multiples: float) -> tuple[int, ...]:
     return tuple(ceil(multiples[band * len(multiples) // BANDS] * factor) for band in range(BANDS))
 
 
-GRID: Mapping[str, Callable[[float, int], Sequence[Any]]] = {
+def one_band_apart(factor: float, *multiples: float) -> list[tuple[int, ...]]:
+    """Groups of twice the factor in all bands but one, in which they are one of the multiples."""
+    every = product(range(BANDS), multiples)
+    return [grouped(factor, *(multiple if b == band else 2 for b in range(BANDS))) for band, multiple in every]
+
+
+Grid: TypeAlias = Mapping[str, Callable[[float, int], Sequence[Any]]]
+GRID: Grid = {
     "window": parts_of_trained(1 / 8, 1 / 4, 1 / 2, 3 / 4),  # of neighbours at their true distance
     "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.5, 2, 4)],
     "groups": lambda s, trained: [grouped(s, *both) for both in ((1.5,), (2,), (4,), (1.5, 4), (4, 1.5))],
@@ -70,6 +78,24 @@ GRID: Mapping[str, Callable[[float, int], Sequence[Any]]] = {
     "multiplier": times_factor(1 / 4, 1 / 2, 1, 2),
 }
 """Option to its values, given s and T."""
+FINER: Grid = {
+    **GRID,
+    "window": parts_of_trained(1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8),
+    "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.25, 1.5, 2, 4, 8)],
+    "groups": lambda s, trained: [grouped(s, 2), *one_band_apart(s, 1 / 4, 1 / 2, 1, 4)],  # as DPE's authors search
+    "chunk": parts_of_trained(1 / 2, 5 / 8, 3 / 4, 7 / 8, 1),
+    "local": parts_of_trained(1 / 16, 1 / 8, 1 / 4, 3 / 8),
+    "size": parts_of_trained(1 / 2, 3 / 4, 7 / 8, 1),
+    "k": times_factor(1, 2, 4, 16),
+    "sinks": lambda s, trained: [1, 4, 16],
+    "n_global": lambda s, trained: [1, 4, 10, 32],
+    "beta_fast": lambda s, trained: [4.0, 8.0, 16.0, 32.0],
+    "beta_slow": lambda s, trained: [0.5, 1.0, 2.0],
+    "attention_factor": lambda s, trained: [round(1 + c * log(s), 4) for c in (0.0, 0.05, 0.1, 0.15)],
+    "low_freq_factor": lambda s, trained: [0.5, 1.0, 2.0],
+    "high_freq_factor": lambda s, trained: [4.0, 8.0],
+}
+"""The same for a budget: more values, and more options, of whose product only so many are tried."""
 FACTORS = times_factor(1, 1.25, 1.5, 2)
 """Values of ``factor`` for schemes that stretch a rotation by it: `pi`, `ntk`, `yarn` and their like."""
 PARTIAL = times_factor(1 / 6, 1 / 4, 1 / 2, 1)
@@ -91,7 +117,7 @@ def choose_options(
         (entry, reach, option)
         for entry in entries
         for reach in groups
-        for option in candidates(measuring, entry, reach)
+        for option in candidates(measuring, entry, reach, own.budget)
     ]
     with scheme_set_aside(measuring.lm.model):
         cells = [[measuring.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
@@ -115,27 +141,32 @@ def choose_options(
     return chosen, described
 
 
-def candidates(measuring: Measuring, entry: Entry, reach: int) -> list[Entry]:
-    """The entry as it is, and with combinations of the options that its user left open; none of the unpatched model."""
+def candidates(measuring: Measuring, entry: Entry, reach: int, budget: int | None = None) -> list[Entry]:
+    """The entry as it is, and with combinations of the options that its user left open; none of the unpatched model.
+
+    All of the small grid, or with a budget so many candidates in all, drawn at random from the finer grid.
+    """
     if entry.scheme is None:
         return []
     try:
         lengths = measuring.lengths(entry, reach)
-        grid = grid_of(entry, lengths.factor, lengths.trained)
+        grid = grid_of(entry, lengths.factor, lengths.trained, GRID if budget is None else FINER)
     except PosEncError:  # patching says why
         return [entry]
     every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+    if budget is not None:
+        every = random.Random(f"{entry.label}-{measuring.settings.seed}").sample(every, min(budget - 1, len(every)))
     return [entry, *(replace(entry, options={**entry.options, **values}) for values in every)]
 
 
-def grid_of(entry: Entry, factor: float, trained: int) -> dict[str, list[Any]]:
+def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> dict[str, list[Any]]:
     """The values to try of each option that its user left open."""
     parts = plan(entry.scheme or "", entry.own_options).parts
     grid: dict[str, Sequence[Any]] = {
-        name: GRID[name](factor, trained)
+        name: values[name](factor, trained)
         for cls, given in parts
         for name in defaults_of(cls)
-        if name in GRID and name not in given
+        if name in values and name not in given
     }
     # Schemes that stretch a rotation by the factor of the patch, rather than by the length so far.
     if not entry.lengths and any(cls.stretches and cls.row_rotation is Scheme.row_rotation for cls, _ in parts):

@@ -76,7 +76,7 @@ def test_a_file_sets_what_the_command_line_overrides(call: Callable, asked: dict
 def test_the_command_repeats_itself(call: Callable, asked: dict[str, Any]) -> None:
     import shlex
 
-    call(*WORDS, "-l", "256,512", "--set", "seed=7", "--tune", "--out", "o u t", "--json")
+    call(*WORDS, "-l", "256,512", "--set", "seed=7", "--tune", "--budget", "4", "--out", "o u t", "--json")
     first = asked["command"]
     again = shlex.split(first)
     assert again[0] == "hf-posenc"

@@ -20,8 +20,14 @@ from .conftest import TRAINED
 pytest.importorskip("matplotlib")
 
 
-FITTING: Any = SimpleNamespace(lengths=lambda entry, reach: SimpleNamespace(factor=8.0, trained=256))
-"""As on a model that was trained on 256 tokens."""
+def eight_times(seed: int = 0) -> Any:
+    """As on a model that was trained on 256 tokens."""
+    return SimpleNamespace(
+        settings=SimpleNamespace(seed=seed), lengths=lambda entry, reach: SimpleNamespace(factor=8.0, trained=256)
+    )
+
+
+FITTING = eight_times()
 SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "lengths": [2 * TRAINED], "tasks": ["posenc_ppl"]}
 
 
@@ -46,6 +52,20 @@ def test_the_grid_is_made_of_the_options_left_open() -> None:
     assert grid_of(Entry("yarn", "yarn"), 8.0, 256) == {"factor": [8.0, 10.0, 12.0, 16.0]}
     assert grid_of(Entry("yarn", "yarn", {"factor": 4}), 8.0, 256) == {}
     assert grid_of(Entry("dynamic_ntk", "dynamic_ntk"), 8.0, 256) == {"multiplier": [2.0, 4.0, 8.0, 16.0]}
+
+
+def test_a_budget_draws_from_a_finer_grid() -> None:
+    (entry,) = entries_of("self_extend")
+    drawn = candidates(FITTING, entry, 2048, 6)
+    assert drawn[0] == entry
+    assert len({json.dumps(one.options) for one in drawn}) == 6
+    assert candidates(FITTING, entry, 2048, 6) == drawn
+    assert candidates(eight_times(seed=1), entry, 2048, 6) != drawn
+    assert len(candidates(FITTING, entry, 2048, 1000)) == 1 + 5 * 7
+    assert candidates(FITTING, entry, 2048, 1) == [entry]
+    apart = [one.options["groups"] for one in candidates(FITTING, Entry("dpe", "dpe"), 2048, 1000)[1:]]
+    assert len(set(apart)) == 1 + 8 * 4
+    assert (16, 16, 2, *(16,) * 5) in apart
 
 
 @pytest.mark.slow

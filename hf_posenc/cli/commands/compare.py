@@ -77,6 +77,10 @@ def compare(
     dev_text: Annotated[
         list[str] | None, of_tuning("--dev-text", help=f"Development text, to choose options on: {SOURCES}.")
     ] = None,
+    budget: Annotated[
+        int | None,
+        of_tuning(min=1, help="Candidates that --tune draws for each scheme from a finer grid; default: a small grid."),
+    ] = None,
     settings: Settings = None,
     fresh: Annotated[bool, cli.of_measurement("--fresh", help="Measure the cells in --out again.")] = False,
     trust_tasks: cli.TrustTasks = False,
@@ -96,7 +100,7 @@ def compare(
     check_output_folder("--out", out)
     given, other = measured_settings(
         context, CompareSettings, NOT_SETTINGS, tasks=cli.words_of(tasks), lengths=cli.words_of(lengths),
-        samples=samples, text=text, dev_text=dev_text, against=against, rank=rank, tune=tune,
+        samples=samples, text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
         fresh=fresh, trust_tasks=trust_tasks,
     )  # fmt: skip
     loading: dict[str, Any] = {"batch_size": other.get("batch_size", 1)} | (
