@@ -19,6 +19,7 @@ from hf_posenc.schemes import registry
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
+sys.path.append(str(DOCS.parent / "examples" / "lessons"))  # for `properties`
 
 import make_pictures  # noqa: E402
 import scheme_pages  # noqa: E402

@@ -43,19 +43,13 @@ COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme, or a composition.")],
     bibtex: Annotated[bool, Option("--bibtex", help="Write only the BibTeX of its papers.")] = False,
-    properties: Annotated[
-        bool, Option("--properties", help="Measure its properties instead: unique, relative, bounded …")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a scheme, or each part of a composition: formula, paper, options."""
-    if bibtex and (as_json or properties):
-        raise BadArgument("--bibtex writes BibTeX alone. Leave the other option out.")
+    if bibtex and as_json:
+        raise BadArgument("--bibtex writes BibTeX alone. Leave --json out.")
     if bibtex:
         output.show_text(cite(name))
-        return
-    if properties:
-        show_properties(name, as_json)
         return
     records = [scheme_record(part) for part in name.split("+")]
     if as_json:
@@ -80,21 +74,6 @@ def own_formula(record: SchemeRecord) -> str:
     """The LaTeX of a scheme that is not of this package, whose text may have no formula; empty for the others."""
     own = record.formula and not record.target.startswith("hf_posenc.")
     return f"formula (LaTeX):\n\n    {record.formula}" if own else ""
-
-
-def show_properties(name: str, as_json: bool) -> None:
-    """Show each property of a scheme with the number that decides it."""
-    from hf_posenc.insight.properties import PROPERTIES, measure
-    from hf_posenc.schemes.entry import entries_of
-
-    specs = [(entry.scheme or "none", entry.options) for entry in entries_of([name])]
-    table = measure(specs)  # of a scheme whose layers differ, a row for each kind of layer
-    if as_json:
-        output.show_json({label: {key: cell.to_dict() for key, cell in row.items()} for label, row in table.items()})
-        return
-    for label, row in table.items():
-        lines = [(PROPERTIES[key].question, cell, cell.explanation) for key, cell in row.items()]
-        output.show_table(("property", label, "the number"), lines)
 
 
 def facts(record: SchemeRecord) -> str:
