@@ -28,6 +28,7 @@ SHOW = ["show", "rope", "-p", "clock"]
 # words of the command: what is said
 USAGE: list[tuple[list[str], str]] = [
     (["lst"], "'list'"),
+    (["list", "--models"], "--model qwen3"),
     (["list", "--model", "lama"], "'llama'"),
     (["info", "yarm"], "'yarn'"),
     (["info", "\x1b[31myarn"], "x1b"),

@@ -100,7 +100,7 @@ def list_command(
         Option("--model", "-m", help="Only schemes for this family (llama, gpt2); --models also takes a checkpoint."),
     ] = None,
     models: Annotated[
-        bool, Option("--models", help="List families that can be patched; takes minutes without --model.")
+        bool, Option("--models", help="Show whether the family or checkpoint of --model can be patched.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -123,17 +123,12 @@ def list_command(
 
 
 def show_families(model: str | None, as_json: bool) -> None:
-    """Show which families of models can be patched, as measured on the installed transformers."""
+    """Show whether a family of models, or a checkpoint, can be patched, as measured on the installed transformers."""
     from hf_posenc.insight import families
 
-    if model is not None:
-        found = families.one(model)
-    else:
-        total, found = sum(map(len, families.CLASSES.values())), []
-        with output.progress(quiet=as_json) as report:
-            for number, family in enumerate(families.survey(), 1):
-                found.append(family)
-                report(number / total, family.model_type)
+    if model is None:
+        raise BadArgument("--models looks at one family or checkpoint. Name it, as in --models --model qwen3.")
+    found = families.one(model)
     if as_json:
         output.show_json([asdict(one) for one in found])
     else:
