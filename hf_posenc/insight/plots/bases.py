@@ -1,11 +1,9 @@
 """Base classes of plots, with maps, lines or curves, and their scales. One rule for all:
 
-    signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
-    magnitudes (distances, shares)                    dark blue to yellow (cividis)
-    every scheme has a scale of its own, which ends at its largest absolute value; with --same-scale all have one
-    a colour bar of signed numbers                    shows zero and the part of its scale that occurs
-
-The frames of an animation share the scale of their panel.
+signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
+magnitudes (distances, shares)                    dark blue to yellow (cividis)
+every scheme has a scale of its own, which ends at its largest absolute value
+a colour bar of signed numbers                    shows zero and the part of its scale that occurs
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from hf_posenc.insight.plots.marks import (
     panels,
     sheet_panels,
 )
-from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
+from hf_posenc.insight.plots.registry import Plot, Sheet
 
 OWN_SCALES = "each scheme has its own scale"
 SAME_SCALE = "all panels have one scale"
@@ -47,10 +45,10 @@ def limits_of(maps: Sequence[Tensor], *, signed: bool = True) -> tuple[float, fl
     return low, high if high > low else low + 1.0
 
 
-def say_scale(figure: Any, scales: Scales, panels: int, limits: Sequence[tuple[float, float]] = ()) -> None:
+def say_scale(figure: Any, panels: int, limits: Sequence[tuple[float, float]] = ()) -> None:
     """Say in the heading whether panels have scales of their own, where there is more than one panel."""
     if panels > 1:
-        said = SAME_SCALE if scales.same or len(set(limits)) == 1 else OWN_SCALES
+        said = SAME_SCALE if len(set(limits)) == 1 else OWN_SCALES
         figure.suptitle("\n".join(filter(None, [figure.get_suptitle(), said])))
 
 
@@ -73,20 +71,20 @@ class Maps(Plot):
     axis_names: ClassVar[tuple[str, str]] = "key position (tokens)", "query position (tokens)"
     sizes: ClassVar[tuple[tuple[float, float], ...]] = (4.6, 3.9), (3.2, 3.0)
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        """Draw one map per scheme; equal ones once."""
-        sheets, scales = drawn_once(sheets, scales)
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
+        """Draw one map per scheme; equal ones once, and the heads of a scheme with one scale."""
+        sheets = drawn_once(sheets)
         grid = self.panels(figure, sheets)
         colours, limits, images, ranges = SIGNED if self.signed else MAGNITUDES, [], [], []
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            maps = [one.numbers[self.key] for one in scales.of(number)]
+        for axes, sheet in zip(grid, sheets, strict=True):
+            maps = [one.numbers[self.key] for one in sheets if one.label == sheet.label]
             limits.append(limits_of(maps, signed=self.signed))
             ranges.append(limits_of([*maps, torch.zeros(1)] if self.signed else maps, signed=False))
             images.append(heat_map(axes, sheet.numbers[self.key], limits[-1], colours, square=self.square))
             self.mark(axes, sheet)
         bars = colour_bars(figure, grid, images, self.unit)
         crop(bars, ranges)
-        say_scale(figure, scales, len(grid), limits)
+        say_scale(figure, len(grid), limits)
         self.mark_bars(bars, sheets)
 
     def panels(self, figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
@@ -150,18 +148,16 @@ class Lines(Plot):
     height: ClassVar[float] = 3.0
     tapered: ClassVar[bool] = True
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         """Draw one panel of lines per scheme."""
-        size, shared = (self.widths[len(sheets) > 1], self.height), scales.same or not self.scaled
-        grid = sheet_panels(figure, sheets, size, self.axis_names, sharey=shared)
+        grid = sheet_panels(figure, sheets, (self.widths[len(sheets) > 1], self.height), self.axis_names)
         for axes, sheet in zip(grid, sheets, strict=True):
             found = list(self.lines(sheet.numbers))
             for number, (name, x, y) in enumerate(found):
                 curve(axes, x, y, name, number, len(found), tapered=self.tapered)
             self.mark(axes)
             plain(axes)
-        if self.scaled:
-            say_scale(figure, scales, len(grid))
+        say_scale(figure, len(grid))
         legend(figure, *grid)
 
     @abstractmethod
@@ -182,23 +178,23 @@ class Curves(Plot):
     unit: ClassVar[str]
     across: ClassVar[str] = "distance from query to key (tokens)"
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         """Draw one curve per scheme."""
-        together = scales.same or comparable([sheet.numbers[self.key] for sheet in scales.every])
+        together = comparable([sheet.numbers[self.key] for sheet in sheets])
         groups = [sheets] if together else [[sheet] for sheet in sheets]
         grid = panels(figure, len(groups), *((7.0, 3.05) if together else (3.6, 3.0)))
-        for number, (axes, group) in enumerate(zip(grid, groups, strict=True)):
-            self.curves(axes, group, scales.every if together else scales.of(number))
+        for axes, group in zip(grid, groups, strict=True):
+            self.curves(axes, group)
             if len(group) == 1:  # which needs no legend
                 axes.set_title(named(labelled(group[0]), 7.0 if together else 3.6), loc="left", fontsize=10)
         legend(figure, *(grid if together else []))
-        say_scale(figure, scales, len(grid))
+        say_scale(figure, len(grid))
 
-    def curves(self, axes: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
-        """Draw the curves of some sheets on one pair of axes that holds those of all ``among`` which they are."""
+    def curves(self, axes: Any, sheets: Sequence[Sheet]) -> None:
+        """Draw the curves of some sheets on one pair of axes."""
         for number, sheet in enumerate(sheets):
             curve(axes, sheet.numbers["distance"], sheet.numbers[self.key], labelled(sheet), number, len(sheets))
-        every = torch.cat([sheet.numbers[self.key].double() for sheet in among])
+        every = torch.cat([sheet.numbers[self.key].double() for sheet in sheets])
         low, high = float(every[every.isfinite()].min()), float(every[every.isfinite()].max())
         room = 0.05 * (high - low or 1.0)
         axes.set_ylim(low - room, high + room)

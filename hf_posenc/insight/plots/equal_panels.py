@@ -8,21 +8,17 @@ from typing import Any
 from torch import Tensor
 
 from hf_posenc.insight.plots.marks import labelled
-from hf_posenc.insight.plots.registry import Scales, Sheet
+from hf_posenc.insight.plots.registry import Sheet
 
 HEAD = "head"
 
 
-def drawn_once(sheets: Sequence[Sheet], scales: Scales) -> tuple[list[Sheet], Scales]:
-    """Sheets and scales in which those that are equal in every frame are one, labelled with all names."""
-    groups: dict[Any, list[int]] = {}
-    for number in range(len(sheets)):
-        groups.setdefault(tuple(content_of(frame[number]) for frame in scales.frames), []).append(number)
-
-    def merged(frame: Sequence[Sheet]) -> list[Sheet]:
-        return [joined([frame[number] for number in group]) for group in groups.values()]
-
-    return merged(sheets), Scales([merged(frame) for frame in scales.frames], scales.same)
+def drawn_once(sheets: Sequence[Sheet]) -> list[Sheet]:
+    """Sheets of which those that are equal are one, labelled with all names."""
+    groups: dict[Any, list[Sheet]] = {}
+    for sheet in sheets:
+        groups.setdefault(content_of(sheet), []).append(sheet)
+    return [joined(group) for group in groups.values()]
 
 
 def content_of(sheet: Sheet) -> tuple[Any, ...]:

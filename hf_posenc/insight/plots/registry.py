@@ -5,7 +5,7 @@ class Mine(Plot):
     name, title, hooks, options = "mine", "What it shows", ("bias",), ("length",)
 
     def numbers(self, target, view): ...        # a dictionary of tensors and plain values
-    def draw(self, figure, sheets, scales): ...     # with matplotlib, one sheet per scheme
+    def draw(self, figure, sheets): ...     # with matplotlib, one sheet per scheme
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme, implements
 
-Sweep = Literal["factor", "length", "position"]
 Vectors = Literal["ones", "random"]
 
 
@@ -104,30 +103,6 @@ class Sheet:
     numbers: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Scales:
-    """Which sheets have a scale, of colours or of an axis, in common.
-
-    Attributes:
-        frames: the sheets of all frames of an animation, or of the only one.
-        same: whether all schemes have one scale, instead of one each.
-    """
-
-    frames: Sequence[Sequence[Sheet]]
-    same: bool = False
-
-    def of(self, number: int) -> list[Sheet]:
-        """The sheets that the scale of the n-th panel has to hold: those of its scheme, in every frame."""
-        if self.same:
-            return self.every
-        return [sheet for frame in self.frames for sheet in frame if sheet.label == frame[number].label]
-
-    @property
-    def every(self) -> list[Sheet]:
-        """The sheets of all schemes and frames."""
-        return [sheet for frame in self.frames for sheet in frame]
-
-
 class Plot(ABC):
     """Base class of plots: `numbers` computes tensors and plain values, `draw` draws them.
 
@@ -137,11 +112,9 @@ class Plot(ABC):
         hooks: the plot shows schemes that implement one of these hooks.
         companions: schemes that implement one of these may be drawn together with those.
         trained_length, factor: defaults, in tokens and as extension factor.
-        sweep: quantity that the plot's own animation changes.
         options: fields of `View` that `numbers` reads; others are refused.
         informative: whether it may be the default of a scheme that it shows.
         positions: how many are shown by default; None for the target length.
-        scaled: whether `draw` can give all schemes one scale.
     """
 
     name: ClassVar[str]
@@ -150,11 +123,9 @@ class Plot(ABC):
     companions: ClassVar[tuple[str, ...]] = ()
     trained_length: ClassVar[int] = 64
     factor: ClassVar[float] = 1.0
-    sweep: ClassVar[Sweep | None] = None
     options: ClassVar[tuple[str, ...]] = ("length",)
     informative: ClassVar[bool] = True
     positions: ClassVar[int | None] = None
-    scaled: ClassVar[bool] = True
 
     def shows(self, target: Target) -> bool:
         """Whether the scheme implements a hook that the plot shows."""
@@ -177,13 +148,12 @@ class Plot(ABC):
         """Compute what is drawn: tensors and plain values; ``view.length`` is never None."""
 
     @abstractmethod
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         """Draw one sheet per scheme.
 
         Args:
             figure: empty matplotlib figure; the plot may set its size, and its suptitle for remarks.
             sheets: what to draw.
-            scales: which sheets have a scale in common.
         """
 
 

@@ -11,7 +11,7 @@ from hf_posenc.core.plotting import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import codes, marks
 from hf_posenc.insight.plots.bases import Curves, Line, Lines, Maps
-from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, register_plot
+from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, register_plot
 
 LENGTH = 100
 
@@ -96,13 +96,13 @@ class Path(OfCodes):
     """Path of the code in the plane of its first two principal components."""
 
     name, title = "path", "Path of the code along its first two principal components"
-    scaled, positions = False, 32
+    positions = 32
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         plane, shares = codes.path(target, view.length or LENGTH)
         return {"plane": plane, "variance": list(shares)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hf_posenc.insight.plots import marks, pair_scores
 from hf_posenc.insight.plots.bases import Line, Lines, Maps, heat_map
-from hf_posenc.insight.plots.registry import Scales, Sheet, Target, View, register_plot
+from hf_posenc.insight.plots.registry import Sheet, Target, View, register_plot
 
 
 @register_plot
@@ -19,7 +19,7 @@ class Places(Lines):
 
     name, title = "places", "Where training puts the tokens of a text"
     hooks, trained_length, factor = ("reposition",), 64, 4.0
-    scaled, tapered = False, False
+    tapered = False
     axis_names, height = ("token", "position it is given (tokens)"), 2.9
 
     def length(self, target: Target) -> int:
@@ -44,7 +44,7 @@ class Distance(Maps):
     name, title = "distance", "Distance in use between each query and key"
     key, unit, signed = "distance", "distance in use (tokens)", False
     hooks, companions = ("regions",), ("rotation", "row_rotation", "bias", "visible")
-    factor, sweep = 4.0, "factor"
+    factor = 4.0
 
     def shows(self, target: Target) -> bool:
         return pair_scores.remaps(target)
@@ -67,9 +67,8 @@ class Visible(Maps):
 
     name, title = "visible", "Visible keys of each query"
     key = "region"
-    scaled = False
     hooks, companions = ("visible", "regions"), ("rotation", "row_rotation", "bias")
-    factor, sweep = 4.0, "factor"
+    factor = 4.0
 
     def is_informative(self, target: Target) -> bool:
         return any(part.chooses_keys for part in target.scheme.schemes)
@@ -84,11 +83,11 @@ class Visible(Maps):
             "keeps_distance": [torch.equal(distance[region == n], own[region == n]) for n in range(count)],
         }  # fmt: skip
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         from matplotlib.colors import ListedColormap, to_rgba
         from matplotlib.patches import Patch
 
-        names = region_names([sheet.numbers["keeps_distance"] for sheet in scales.every])
+        names = region_names([sheet.numbers["keeps_distance"] for sheet in sheets])
         hues = [HUES[n % len(HUES)] for n in range(len(names))]
         for axes, sheet in zip(self.panels(figure, sheets), sheets, strict=True):
             heat_map(axes, sheet.numbers["region"], (-0.5, len(names) - 0.5), ListedColormap(hues))
@@ -142,9 +141,8 @@ class Bias(Maps):
         heads = list(first) if view.head is None else view.heads(len(bias), 1)
         return {"heads": heads, "bias": bias[heads]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        every = Scales([by_head(frame) for frame in scales.frames], scales.same)
-        super().draw(figure, by_head(sheets), every)
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
+        super().draw(figure, by_head(sheets))
 
 
 def by_head(sheets: Sequence[Sheet]) -> list[Sheet]:

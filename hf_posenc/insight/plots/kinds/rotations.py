@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hf_posenc.core.plotting import plain
 from hf_posenc.insight.plots import codes, marks
-from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, evenly, register_plot
+from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, evenly, register_plot
 
 MOST_HANDS, ACROSS = 8, 4
 TRAIL = 6  # earlier positions that are faintly seen
@@ -23,8 +23,7 @@ class Frequencies(Plot):
 
     name, title = "frequencies", "Frequency of every pair of channels (logarithmic scale)"
     hooks = ("rotation", "row_rotation")
-    trained_length, factor, sweep = 4096, 4.0, "factor"
-    scaled = False
+    trained_length, factor = 4096, 4.0
 
     def shows(self, target: Target) -> bool:
         return super().shows(target) or (codes.has_code(target) and codes.rotated(target, 2) is not None)
@@ -43,11 +42,11 @@ class Frequencies(Plot):
         rotated = codes.rotated(target, 2)
         return {"before": None, "after": {"": rotated[1]}, **lengths}  # type: ignore[index]
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         size = 6.8 if len(sheets) == 1 else 3.7, 2.8
         names = "pair of channels", "frequency (radians per token)"
         grid = marks.sheet_panels(figure, sheets, size, names, room=3.4, sharey=True)
-        found = [f for sheet in scales.every for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])]
+        found = [f for sheet in sheets for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])]
         every = torch.cat([f for f in found if f is not None])
         bottom, top = float(every[every > 0].min()) / 3, float(every.max()) * 2
         for axes, sheet in zip(grid, sheets, strict=True):
@@ -74,9 +73,9 @@ class Clock(Plot):
     """Every pair as the hand of a clock, upright at position 0."""
 
     name, title = "clock", "Pairs of channels as clock hands"
-    trained_length, sweep = 256, "position"
+    trained_length = 256
     options = ("position", "channels")
-    scaled, positions = False, 48
+    positions = 48
 
     def shows(self, target: Target) -> bool:
         return codes.has_code(target) and codes.rotated(target, 2) is not None
@@ -96,7 +95,7 @@ class Clock(Plot):
             "tokens_a_turn": (2 * math.pi / a_turn[pairs]),
         }  # fmt: skip
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         most = max(len(sheet.numbers["pairs"]) for sheet in sheets)
         across = min(ACROSS, most)
         each = across * math.ceil(most / across)  # dials of a scheme, in whole rows

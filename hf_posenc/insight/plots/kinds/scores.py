@@ -35,7 +35,7 @@ class OfScores(Plot):
     key, unit = "score", "score"
     options = ("length", "head", "vectors")
     companions = OF_SCORES
-    factor, sweep, informative = 4.0, "factor", False
+    factor, informative = 4.0, False
 
     def shows(self, target: Target) -> bool:
         return True
@@ -72,7 +72,7 @@ class DistanceCurve(Curves):
     name, title = "distance_curve", "Distance in use against the true one"
     key, unit = "used", "distance in use (tokens)"
     hooks, companions = Distance.hooks, Distance.companions
-    factor, sweep, informative = 4.0, "factor", False
+    factor, informative = 4.0, False
 
     def shows(self, target: Target) -> bool:
         return pair_scores.remaps(target)
@@ -100,7 +100,7 @@ class Temperature(Curves):
     options = ("length", "head")
     hooks = ("query_scale", "row_scale")
     companions = ("rotation", "row_rotation", "bias", "regions", "visible")
-    trained_length, factor, sweep = 256, 4.0, "factor"
+    trained_length, factor = 256, 4.0
 
     def shows(self, target: Target) -> bool:
         return (
