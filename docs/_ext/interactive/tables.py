@@ -85,8 +85,8 @@ def code(numbers: Any) -> dict[str, Any]:
 
 def mask(numbers: Any) -> dict[str, Any]:
     """Visible pairs as rows of 0 and 1, thinned out to at most `CELLS` rows."""
-    stride = max(1, -(-len(numbers["region"]) // CELLS))
-    seen = ~numbers["region"][::stride, ::stride].isnan()
+    stride = max(1, -(-len(numbers["changed"]) // CELLS))
+    seen = ~numbers["changed"][::stride, ::stride].isnan()
     return {"stride": stride, "mask": ["".join("01"[int(cell)] for cell in row) for row in seen.tolist()]}
 
 

@@ -8,7 +8,6 @@ a colour bar of signed numbers                    shows zero and the part of its
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,18 +15,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.plotting import MAGNITUDES, SIGNED, plain
-from hf_posenc.insight.plots.equal_panels import drawn_once
-from hf_posenc.insight.plots.marks import (
-    FAINT,
-    INK,
-    comparable,
-    curve,
-    labelled,
-    legend,
-    named,
-    panels,
-    sheet_panels,
-)
+from hf_posenc.insight.plots.marks import FAINT, INK, comparable, curve, labelled, legend, sheet_panels
 from hf_posenc.insight.plots.registry import Plot, Sheet
 
 OWN_SCALES = "each scheme has its own scale"
@@ -72,8 +60,7 @@ class Maps(Plot):
     sizes: ClassVar[tuple[tuple[float, float], ...]] = (4.6, 3.9), (3.2, 3.0)
 
     def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
-        """Draw one map per scheme; equal ones once, and the heads of a scheme with one scale."""
-        sheets = drawn_once(sheets)
+        """Draw one map per scheme; the heads of a scheme have one scale."""
         grid = self.panels(figure, sheets)
         colours, limits, images, ranges = SIGNED if self.signed else MAGNITUDES, [], [], []
         for axes, sheet in zip(grid, sheets, strict=True):
@@ -130,78 +117,43 @@ def heat_map(axes: Any, values: Tensor, limits: tuple[float, float], colours: An
 
 
 Line = tuple[str, Tensor, Tensor]
-"""Name of a line, x and y."""
+"""Name of a line, x and y; the only line of a scheme has none."""
 
 
 class Lines(Plot):
-    """Base of plots with one panel per scheme, and some lines in each.
+    """Base of plots with lines over positions or distances, by default one per scheme.
+
+    Every scheme has a panel; all are in one if each has a single line, and none of these would look flat there.
 
     Class attributes:
+        key: what `numbers` calls the y of the only line; its x is ``distance``.
         axis_names: of x and y.
-        widths: of a panel that is alone, and of one beside others; inches.
-        height: of a panel, inches.
         tapered: whether earlier lines are wider, so that coinciding ones are all seen.
     """
 
+    key: ClassVar[str] = ""
     axis_names: ClassVar[tuple[str, str]]
-    widths: ClassVar[tuple[float, float]] = 6.8, 3.6
-    height: ClassVar[float] = 3.0
     tapered: ClassVar[bool] = True
 
     def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
-        """Draw one panel of lines per scheme."""
-        grid = sheet_panels(figure, sheets, (self.widths[len(sheets) > 1], self.height), self.axis_names)
-        for axes, sheet in zip(grid, sheets, strict=True):
-            found = list(self.lines(sheet.numbers))
-            for number, (name, x, y) in enumerate(found):
-                curve(axes, x, y, name, number, len(found), tapered=self.tapered)
-            self.mark(axes)
+        """Draw the lines, and their names where a panel has several."""
+        found = [list(self.lines(sheet.numbers)) for sheet in sheets]
+        single = len(sheets) > 1 and all(len(lines) == 1 and not lines[0][0] for lines in found)
+        if single and comparable([lines[0][2] for lines in found]):
+            found = [[(labelled(sheet), *lines[0][1:]) for sheet, lines in zip(sheets, found, strict=True)]]
+        panels = sheets if len(found) == len(sheets) else [Sheet("", {})]
+        grid = sheet_panels(figure, panels, (6.8 if len(panels) == 1 else 3.6, 3.0), self.axis_names)
+        for axes, lines in zip(grid, found, strict=True):
+            for number, (name, x, y) in enumerate(lines):
+                curve(axes, x, y, name, number, len(lines), tapered=self.tapered)
+            self.mark(axes, sheets)
             plain(axes)
         say_scale(figure, len(grid))
         legend(figure, *grid)
 
-    @abstractmethod
     def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
         """The lines of a scheme."""
-
-    def mark(self, axes: Any) -> None:
-        """Anything else in a panel."""
-
-
-class Curves(Plot):
-    """Base of plots with one curve per scheme over a distance.
-
-    All are on one pair of axes, unless one of them would look flat there; then each scheme has its own.
-    """
-
-    key: ClassVar[str]
-    unit: ClassVar[str]
-    across: ClassVar[str] = "distance from query to key (tokens)"
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
-        """Draw one curve per scheme."""
-        together = comparable([sheet.numbers[self.key] for sheet in sheets])
-        groups = [sheets] if together else [[sheet] for sheet in sheets]
-        grid = panels(figure, len(groups), *((7.0, 3.05) if together else (3.6, 3.0)))
-        for axes, group in zip(grid, groups, strict=True):
-            self.curves(axes, group)
-            if len(group) == 1:  # which needs no legend
-                axes.set_title(named(labelled(group[0]), 7.0 if together else 3.6), loc="left", fontsize=10)
-        legend(figure, *(grid if together else []))
-        say_scale(figure, len(grid))
-
-    def curves(self, axes: Any, sheets: Sequence[Sheet]) -> None:
-        """Draw the curves of some sheets on one pair of axes."""
-        for number, sheet in enumerate(sheets):
-            curve(axes, sheet.numbers["distance"], sheet.numbers[self.key], labelled(sheet), number, len(sheets))
-        every = torch.cat([sheet.numbers[self.key].double() for sheet in sheets])
-        low, high = float(every[every.isfinite()].min()), float(every[every.isfinite()].max())
-        room = 0.05 * (high - low or 1.0)
-        axes.set_ylim(low - room, high + room)
-        plain(axes)
-        axes.set_xlabel(self.across)
-        axes.set_ylabel(self.unit)
-        self.mark(axes, sheets)
+        yield "", numbers["distance"], numbers[self.key]
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
-        """Anything else on the axes."""
+        """Anything else in a panel."""

@@ -149,8 +149,8 @@ def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | Non
             None for the one that ``model`` carries, which is shown as it is, with what it has learned.
         plots: names of plots; by default the most informative one for the schemes.
         **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``position``, ``head``,
-            ``channels``, ``vectors`` as in `View`; ``layer``; ``model``, a loaded model, or ``shapes``, `Shapes` of a
-            model without weights.
+            ``channels`` as in `View`; ``layer``; ``model``, a loaded model, or ``shapes``, `Shapes` of a model without
+            weights.
 
     Returns:
         A matplotlib figure for each plot, by name.

@@ -128,7 +128,7 @@ def named(label: str, inches: float, size: float = 10) -> str:
 
 
 def labelled(sheet: Sheet) -> str:
-    """The label of a scheme, with the head that is shown where heads differ, or the heads that are alike."""
+    """The label of a scheme, with the head that is shown where heads differ, or all heads where they are alike."""
     head = sheet.numbers.get("head")
     return sheet.label if head is None else f"{sheet.label}, head{'s' * isinstance(head, str)} {head}"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
 from annotated_types import Ge
@@ -24,8 +24,6 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme, implements
-
-Vectors = Literal["ones", "random"]
 
 
 class UnknownPlot(OptionOutOfRange):
@@ -42,10 +40,9 @@ class View:
 
     Attributes:
         length: number of positions, from 0 on.
-        position: the single position shown, or the query position.
+        position: the single position shown.
         head: index of a single head.
         channels: channels of the embedding, or rotation pairs.
-        vectors: values of queries and keys.
 
     Raises:
         OptionOutOfRange: one has another type, or fewer than two positions are to be shown.
@@ -55,7 +52,6 @@ class View:
     position: int | None = None
     head: int | None = None
     channels: tuple[int, ...] | list[int] | None = None
-    vectors: Vectors = "ones"
 
     def __post_init__(self) -> None:
         check_fields(self, OptionOutOfRange)

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from hf_posenc.core.plotting import MAGNITUDES
-from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import codes, marks
-from hf_posenc.insight.plots.bases import Curves, Line, Lines, Maps
+from hf_posenc.insight.plots.bases import Line, Lines, Maps
 from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, register_plot
 
 LENGTH = 100
@@ -37,19 +36,11 @@ class CodeMap(OfCodes, Maps):
     """The code of every position as a map."""
 
     name, title = "code", "Code of every position (position × channel)"
-    options = ("length", "channels")
     key, unit, square = "code", "value", False
     axis_names, sizes = ("channel", "position (tokens)"), ((5.6, 3.4), (3.6, 3.4))
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        code = codes.codes(target, view.length or LENGTH)
-        channels = view.chosen(code.shape[1], range(code.shape[1]))
-        return {"channels": channels, "code": code[:, channels]}
-
-    def mark(self, axes: Any, sheet: Sheet) -> None:
-        channels = sheet.numbers["channels"]
-        if channels != list(range(len(channels))):
-            axes.set_xticks(range(len(channels)), channels)
+        return {"code": codes.codes(target, view.length or LENGTH)}
 
 
 @register_plot
@@ -72,18 +63,16 @@ class Dimensions(OfCodes, Lines):
 
 
 @register_plot
-class Product(OfCodes, Curves):
+class Product(OfCodes, Lines):
     """Inner product of two codes against their distance."""
 
     name, title = "product", "Inner product of two codes against their distance"
-    options = ("length", "position")
-    key, unit, across = "product", "⟨code, code⟩ (1 with itself)", "distance from the middle position (tokens)"
+    key = "product"
+    axis_names = "distance from the middle position (tokens)", "⟨code, code⟩ (1 with itself)"
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         length = view.length or LENGTH
-        origin = length // 2 if view.position is None else view.position
-        if not 0 <= origin < length:
-            raise OptionOutOfRange(f"position must be among 0 … {length - 1}, got {origin}. Ask for a greater length.")
+        origin = length // 2
         return {"distance": torch.arange(length) - origin, "product": codes.products(target, length, origin)}
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:

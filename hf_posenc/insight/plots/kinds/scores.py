@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from hf_posenc.insight.plots import codes, marks, pair_scores
-from hf_posenc.insight.plots.bases import Curves, Maps
+from hf_posenc.insight.plots.bases import Lines, Maps
 from hf_posenc.insight.plots.kinds.positions import Distance
 from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, register_plot
 
 SIDE = 15  # patches of an image
+DISTANCE = "distance from query to key (tokens)"
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
 
 
@@ -23,7 +24,7 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
     """
     if not target.has(*OF_SCORES) and codes.has_code(target):
         return {"score": codes.gram(target, length)}
-    scores = pair_scores.scores(pair_scores.call_of(target, length, view.vectors))[0]
+    scores = pair_scores.scores(pair_scores.call_of(target, length))[0]
     head = view.heads(len(scores), 1)[0]
     differ = not scores.allclose(scores[:1], equal_nan=True)
     return {"score": scores[head]} | ({"head": head} if differ else {})
@@ -32,8 +33,8 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
 class OfScores(Plot):
     """Base of plots of scores, which every scheme has; without positions they are all the same."""
 
-    key, unit = "score", "score"
-    options = ("length", "head", "vectors")
+    key = "score"
+    options = ("length", "head")
     companions = OF_SCORES
     factor, informative = 4.0, False
 
@@ -49,15 +50,15 @@ class ScoreMap(OfScores, Maps):
     """The score of one query and one key, at every two positions."""
 
     name, title = "score", "Score of one query and key, by position"
-    trained_length = 32
+    trained_length, unit = 32, "score"
 
 
 @register_plot
-class ScoreCurve(OfScores, Curves):
+class ScoreCurve(OfScores, Lines):
     """The same against distance, for the last query."""
 
     name, title = "score_curve", "Score of one query and key, by distance"
-    trained_length = 128
+    trained_length, axis_names = 128, (DISTANCE, "score")
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         found = super().numbers(target, view)
@@ -66,11 +67,11 @@ class ScoreCurve(OfScores, Curves):
 
 
 @register_plot
-class DistanceCurve(Curves):
+class DistanceCurve(Lines):
     """The distance in use against the true one, for the last query."""
 
     name, title = "distance_curve", "Distance in use against the true one"
-    key, unit = "used", "distance in use (tokens)"
+    key, axis_names = "used", (DISTANCE, "distance in use (tokens)")
     hooks, companions = Distance.hooks, Distance.companions
     factor, informative = 4.0, False
 
@@ -92,11 +93,11 @@ class DistanceCurve(Curves):
 
 
 @register_plot
-class Temperature(Curves):
+class Temperature(Lines):
     """Factor of all scores of a query."""
 
     name, title = "temperature", "Factor of the scores of each query"
-    key, unit, across = "factor", "factor of the scores (×)", "position of the query (tokens)"
+    key, axis_names = "factor", ("position of the query (tokens)", "factor of the scores (×)")
     options = ("length", "head")
     hooks = ("query_scale", "row_scale")
     companions = ("rotation", "row_rotation", "bias", "regions", "visible")
