@@ -64,7 +64,7 @@ PICTURES = (
     ),
     Made(
         "path",
-        "show binary sinusoidal --picture path --length 64 --shape width=64",
+        "show binary sinusoidal --picture path --length 64 --shape width=64 --import examples/third_party_plot.py",
         "Codes on their first two principal components, each at its own scale: one path jumps, the other is smooth.",
     ),
     Made(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hf_posenc.errors import NotPatched, OptionOutOfRange, OutsideModel
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.models import Model, Shapes, carried
-from hf_posenc.insight.plots.registry import VIEW, NothingToPlot, Plot, Sheet, Target, View
+from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, View
 from hf_posenc.schemes.build import reach_of
-from hf_posenc.schemes.entry import LENGTHS, Entry, Given, entries_of
+from hf_posenc.schemes.entry import Entry, Given, entries_of
 from hf_posenc.schemes.spec import parts_of_spec
 
 
@@ -134,9 +134,8 @@ def check_view(request: PlotRequest, plots: Sequence[Plot]) -> None:
         OptionOutOfRange: there is such a field.
     """
     read = {name for plot in plots for name in plot.options}
-    for name in VIEW:
-        value = getattr(request.view, name)
-        if name not in read and value != getattr(View(), name):
+    for name, value in asdict(request.view).items():
+        if name not in read and value is not None:
             names = ", ".join(plot.name for plot in plots)
             raise OptionOutOfRange(f"{name}={value!r} has no effect on {names}. Leave it out, or choose another plot.")
 
@@ -185,27 +184,25 @@ def request_of(
     model: Any = None,
     shapes: Shapes | None = None,
     layer: int = 0,
-    **how: Any,
+    factor: float | None = None,
+    target_length: int | None = None,
+    trained_length: int | None = None,
+    **view: Any,
 ) -> PlotRequest:
-    """Build the request of `show`.
+    """Build the request of `show`; ``view`` are the fields of `View`.
 
     Raises:
-        TypeError: a keyword is unknown.
         NotPatched: no scheme is named, and there is no model that carries one.
         PosEncError: a scheme or option is refused.
     """
-    unknown = set(how) - {*VIEW, *LENGTHS}
-    if unknown:
-        raise TypeError(
-            f"show() has no option {min(unknown)!r}. It takes model, shapes, layer, {', '.join((*VIEW, *LENGTHS))}."
-        )
+    lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
     entries = entries_of(schemes) if schemes is not None else [] if model is None else carried(model)
     if not entries:
         raise NotPatched("No scheme is named, and there is no model that carries one. Name a scheme, such as 'rope'.")
     return PlotRequest(
         entries,
         Model(model) if model is not None else shapes or Shapes(),
-        View(**{name: value for name, value in how.items() if name in VIEW}),
-        {name: value for name, value in how.items() if name in LENGTHS and value is not None},
+        View(**view),
+        {name: value for name, value in lengths.items() if value is not None},
         layer,
     )

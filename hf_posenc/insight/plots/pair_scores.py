@@ -150,11 +150,6 @@ def temperatures(target: Target, length: int) -> Tensor:
     return factor
 
 
-def training_positions(target: Target, length: int) -> Tensor:
-    """Positions of the tokens of one text in training, ``[token]``, float64; random under position sampling."""
-    return target.scheme.reposition(position_range(length), training=True)[0].double()
-
-
 def patch_scores(target: Target, height: int, width: int, row: int, column: int) -> Tensor:
     """Logits of one patch of an image with all others, seen or not, ``[height, width]``, of the first head.
 

@@ -81,10 +81,6 @@ class View:
         return [self.head]
 
 
-VIEW = tuple(View.__dataclass_fields__)
-"""Names of what a view says."""
-
-
 def evenly(count: int, most: int) -> list[int]:
     """Choose at most ``most`` evenly spaced indices out of ``count``, the first and the last included."""
     shown = min(most, count)

@@ -22,7 +22,6 @@ CASES: dict[str, dict[str, int]] = {
     "code": {"integer,norm01,binary,sinusoidal": 4, "sinusoidal": 1},
     "dimensions": {"integer,sinusoidal": 2},
     "product": {"sinusoidal,rope": 1},
-    "path": {"binary,sinusoidal": 2},
     "places": {"randpos": 1},
     "distance": {"self_extend:group=4;window=16,dca": 2},
     "visible": {"window,sinks,lm_infinite": 3, "self_extend:group=4;window=16,dca": 2},

@@ -1,4 +1,4 @@
-"""Plots of the code that every position has: as a map, as curves, by its products and its path."""
+"""Plots of the code that every position has: as a map, as curves, and by its products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from hf_posenc.core.plotting import MAGNITUDES
 from hf_posenc.insight.plots import codes, marks
 from hf_posenc.insight.plots.bases import Line, Lines, Maps
 from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, register_plot
@@ -78,39 +77,3 @@ class Product(OfCodes, Lines):
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
         axes.axhline(0, color=marks.INK, alpha=0.4, linewidth=0.8)
         axes.axvline(0, color=marks.INK, alpha=0.4, linewidth=0.8)
-
-
-@register_plot
-class Path(OfCodes):
-    """Path of the code in the plane of its first two principal components."""
-
-    name, title = "path", "Path of the code along its first two principal components"
-    positions = 32
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        plane, shares = codes.path(target, view.length or LENGTH)
-        return {"plane": plane, "variance": list(shares)}
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
-
-        longest = max(len(sheet.numbers["plane"]) for sheet in sheets)
-        colours = ScalarMappable(Normalize(0, longest - 1), MAGNITUDES)
-        grid = marks.sheet_panels(figure, sheets, (3.6, 3.5), ("", ""))
-        for axes, sheet in zip(grid, sheets, strict=True):
-            plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
-            axes.plot(plane[:, 0], plane[:, 1], color=marks.INK, alpha=0.45, linewidth=1.0, zorder=1)
-            for position, colour in enumerate(colours.to_rgba(torch.arange(len(plane)).numpy())):
-                axes.plot(*plane[position], "o", color=colour, markersize=4.6, mec=marks.INK, mew=0.3, zorder=2)
-            for position in (0, len(plane) - 1):
-                axes.annotate(
-                    str(position), plane[position], xytext=(0, -16), textcoords="offset points", fontsize=9, zorder=3,
-                    ha="center",
-                    bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": marks.INK, "lw": 0.5},
-                )  # fmt: skip
-            axes.set_aspect("equal", adjustable="datalim")
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.set_xlabel(f"first component ({100 * first:.0f} % of variance)")
-            axes.set_ylabel(f"second component ({100 * second:.0f} %)")
-        figure.colorbar(colours, ax=grid, label="position (tokens)", shrink=0.9)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hf_posenc.insight.plots import marks, pair_scores
 from hf_posenc.insight.plots.bases import Line, Lines, Maps, heat_map
-from hf_posenc.insight.plots.registry import Sheet, Target, View, register_plot
+from hf_posenc.insight.plots.registry import Sheet, Target, View, position_range, register_plot
 
 
 @register_plot
@@ -26,8 +26,9 @@ class Places(Lines):
         return target.geometry.trained_length
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        length = view.length or self.length(target)
-        return {"places": torch.stack([pair_scores.training_positions(target, length) for _ in range(3)])}
+        positions = position_range(view.length or self.length(target))
+        texts = [target.scheme.reposition(positions, training=True)[0] for _ in range(3)]
+        return {"places": torch.stack(texts).double()}
 
     def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
         for text, where in enumerate(numbers["places"], 1):

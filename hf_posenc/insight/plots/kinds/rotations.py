@@ -25,39 +25,32 @@ class Frequencies(Plot):
     hooks = ("rotation", "row_rotation")
     trained_length, factor = 4096, 4.0
 
-    def shows(self, target: Target) -> bool:
-        return super().shows(target) or (codes.has_code(target) and codes.rotated(target, 2) is not None)
-
     def is_informative(self, target: Target) -> bool:
         found = list(codes.frequencies(target, target.geometry.target_length).values())
         before = codes.unscaled(target)
         return any(len(one) != len(before) or not torch.allclose(one, before) for one in found)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found = codes.frequencies(target, view.length or self.length(target))
-        geometry = target.geometry
-        lengths = {"trained_length": geometry.trained_length, "target_length": geometry.target_length}
-        if found:
-            return {"before": codes.unscaled(target), "after": found, **lengths}
-        rotated = codes.rotated(target, 2)
-        return {"before": None, "after": {"": rotated[1]}, **lengths}  # type: ignore[index]
+        found, geometry = codes.frequencies(target, view.length or self.length(target)), target.geometry
+        return {
+            "before": codes.unscaled(target), "after": found,
+            "trained_length": geometry.trained_length, "target_length": geometry.target_length,
+        }  # fmt: skip
 
     def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         size = 6.8 if len(sheets) == 1 else 3.7, 2.8
         names = "pair of channels", "frequency (radians per token)"
         grid = marks.sheet_panels(figure, sheets, size, names, room=3.4, sharey=True)
-        found = [f for sheet in sheets for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])]
-        every = torch.cat([f for f in found if f is not None])
+        every = torch.cat([f for one in sheets for f in (*one.numbers["after"].values(), one.numbers["before"])])
         bottom, top = float(every[every > 0].min()) / 3, float(every.max()) * 2
         for axes, sheet in zip(grid, sheets, strict=True):
             before, after = sheet.numbers["before"], sheet.numbers["after"]
-            if before is not None:
-                axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.INK, alpha=0.22, label="before")
+            axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.INK, alpha=0.22, label="before")
             for part, (name, found) in enumerate(after.items()):
                 width = 0.56 / len(after)
                 at = torch.arange(len(found)) + (part - (len(after) - 1) / 2) * width
-                label = name or ("after" if before is not None else "frequency")
-                axes.bar(at.tolist(), found.tolist(), width=width, color=marks.HUES[(1, 4, 2)[part % 3]], label=label)
+                colour = marks.HUES[(1, 4, 2)[part % 3]]
+                axes.bar(at.tolist(), found.tolist(), width=width, color=colour, label=name or "after")
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:.9f}".rstrip("0").rstrip("."))
             axes.set_ylim(bottom, top)
