@@ -64,7 +64,7 @@ class PlotRequest:
 
 
 def plots_of(request: PlotRequest) -> list[Plot]:
-    """Return the plots that accept all of the schemes and show at least one, the most informative first.
+    """Return the plots that accept all of the schemes and show at least one, the default one first.
 
     Raises:
         NothingToPlot: no plot shows all of the schemes.
@@ -73,14 +73,12 @@ def plots_of(request: PlotRequest) -> list[Plot]:
     found, refused = [], []
     for plot in list_plots():
         try:
-            accepts, shows, informs = zip(
-                *(applicability(plot, request, entry) for entry in request.entries), strict=True
-            )
+            accepts, shows = zip(*(applicability(plot, request, entry) for entry in request.entries), strict=True)
         except OptionOutOfRange as error:  # such as a window longer than this plot's trained length
             refused.append(error)
             continue
         if all(accepts) and any(shows):
-            found.append((plot, all(informs), any(informs)))
+            found.append((plot, not plot.general, all(shows)))
     if refused and not found:
         raise refused[0]
     if not found:
@@ -90,11 +88,11 @@ def plots_of(request: PlotRequest) -> list[Plot]:
     return [first, *(plot for plot, *_ in found if plot is not first)]
 
 
-def applicability(plot: Plot, request: PlotRequest, entry: Entry) -> tuple[bool, bool, bool]:
-    """Whether a plot accepts a scheme, shows it, and is informative for it."""
+def applicability(plot: Plot, request: PlotRequest, entry: Entry) -> tuple[bool, bool]:
+    """Whether a plot accepts a scheme, and shows it."""
     with request.target(entry, plot) as target:
         accepts = plot.accepts(target)
-        return accepts, accepts and plot.shows(target), accepts and plot.is_informative(target)
+        return accepts, accepts and plot.shows(target)
 
 
 def sheets(plot: Plot, request: PlotRequest) -> list[Sheet]:
@@ -146,7 +144,7 @@ def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | Non
     Args:
         schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``;
             None for the one that ``model`` carries, which is shown as it is, with what it has learned.
-        plots: names of plots; by default the most informative one for the schemes.
+        plots: names of plots; by default the first that shows the schemes.
         **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``position``, ``head``,
             ``channels`` as in `View`; ``layer``; ``model``, a loaded model, or ``shapes``, `Shapes` of a model without
             weights.
@@ -172,7 +170,7 @@ def numbers(schemes: str | Iterable[Given] | None, plot: str, **how: Any) -> lis
 
 
 def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> list[Plot]:
-    """Return the named plots, or the most informative one."""
+    """Return the named plots, or the default one."""
     if plots is None:
         return plots_of(request)[:1]
     return [plot_of(name) for name in ([plots] if isinstance(plots, str) else plots)]

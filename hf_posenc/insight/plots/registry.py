@@ -101,11 +101,11 @@ class Plot(ABC):
     Class attributes:
         name: registered name.
         title: what it shows.
-        hooks: the plot shows schemes that implement one of these hooks.
-        companions: schemes that implement one of these may be drawn together with those.
+        hooks: the plot shows what schemes that implement one of these hooks do.
+        companions: schemes that implement one of these may be drawn as well.
         trained_length, factor: defaults, in tokens and as extension factor.
         options: fields of `View` that `numbers` reads; others are refused.
-        informative: whether it may be the default of a scheme that it shows.
+        general: whether it shows every scheme, and so is the default of those alone that no other plot shows.
         positions: how many are shown by default; None for the target length.
     """
 
@@ -116,20 +116,16 @@ class Plot(ABC):
     trained_length: ClassVar[int] = 64
     factor: ClassVar[float] = 1.0
     options: ClassVar[tuple[str, ...]] = ("length",)
-    informative: ClassVar[bool] = True
+    general: ClassVar[bool] = False
     positions: ClassVar[int | None] = None
 
     def shows(self, target: Target) -> bool:
-        """Whether the scheme implements a hook that the plot shows."""
-        return target.has(*self.hooks)
+        """Whether the plot shows what the scheme does: it is then listed, and the first of those is the default."""
+        return self.general or target.has(*self.hooks)
 
     def accepts(self, target: Target) -> bool:
-        """Whether the scheme can be drawn, alone or as a companion of others."""
-        return self.shows(target) or target.has(*self.companions)
-
-    def is_informative(self, target: Target) -> bool:
-        """Whether the plot may be the default for the scheme."""
-        return self.informative and self.shows(target)
+        """Whether the scheme can be drawn, also where that says little, beside others or by the plot's name."""
+        return target.has(*self.hooks, *self.companions) or self.shows(target)
 
     def length(self, target: Target) -> int:
         """Default number of positions."""

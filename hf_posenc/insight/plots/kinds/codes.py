@@ -17,17 +17,13 @@ LENGTH = 100
 class OfCodes(Plot):
     """Base of plots for schemes with added or learned codes, and, together with them, for those that rotate."""
 
-    hooks = ("embed",)
     trained_length, positions = 128, LENGTH
 
     def shows(self, target: Target) -> bool:
-        return codes.has_code(target)
+        return codes.has_code(target) and not target.has("rotation", "row_rotation")
 
     def accepts(self, target: Target) -> bool:
         return codes.has_code(target)
-
-    def is_informative(self, target: Target) -> bool:
-        return codes.has_code(target) and not target.has("rotation", "row_rotation")
 
 
 @register_plot

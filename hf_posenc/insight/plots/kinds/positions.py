@@ -70,7 +70,7 @@ class Visible(Maps):
     hooks, companions = ("visible", "regions"), ("rotation", "row_rotation", "bias")
     factor = 4.0
 
-    def is_informative(self, target: Target) -> bool:
+    def shows(self, target: Target) -> bool:
         return any(part.chooses_keys for part in target.scheme.schemes)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class BiasCurve(Lines):
     name, title = "bias_curve", "Bias against distance, head by head"
     hooks = ("bias",)
     options = ("length", "head")
-    trained_length, informative = 128, False
+    trained_length = 128
     axis_names = "distance (tokens)", "added to the score"
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Frequencies(Plot):
     hooks = ("rotation", "row_rotation")
     trained_length, factor = 4096, 4.0
 
-    def is_informative(self, target: Target) -> bool:
+    def shows(self, target: Target) -> bool:
         found = list(codes.frequencies(target, target.geometry.target_length).values())
         before = codes.unscaled(target)
         return any(len(one) != len(before) or not torch.allclose(one, before) for one in found)
@@ -66,15 +66,13 @@ class Clock(Plot):
     """Every pair as the hand of a clock, upright at position 0."""
 
     name, title = "clock", "Pairs of channels as clock hands"
+    hooks = ("rotation", "row_rotation")
     trained_length = 256
     options = ("position", "channels")
     positions = 48
 
-    def shows(self, target: Target) -> bool:
+    def accepts(self, target: Target) -> bool:
         return codes.has_code(target) and codes.rotated(target, 2) is not None
-
-    def is_informative(self, target: Target) -> bool:
-        return self.shows(target) and target.has("rotation", "row_rotation")
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         position = TRAIL if view.position is None else view.position

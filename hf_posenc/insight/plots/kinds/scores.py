@@ -35,11 +35,7 @@ class OfScores(Plot):
 
     key = "score"
     options = ("length", "head")
-    companions = OF_SCORES
-    factor, informative = 4.0, False
-
-    def shows(self, target: Target) -> bool:
-        return True
+    factor, general = 4.0, True
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         return score_map(target, view.length or self.length(target), view)
@@ -73,7 +69,7 @@ class DistanceCurve(Lines):
     name, title = "distance_curve", "Distance in use against the true one"
     key, axis_names = "used", (DISTANCE, "distance in use (tokens)")
     hooks, companions = Distance.hooks, Distance.companions
-    factor, informative = 4.0, False
+    factor = 4.0
 
     def shows(self, target: Target) -> bool:
         return pair_scores.remaps(target)
@@ -102,16 +98,6 @@ class Temperature(Lines):
     hooks = ("query_scale", "row_scale")
     companions = ("rotation", "row_rotation", "bias", "regions", "visible")
     trained_length, factor = 256, 4.0
-
-    def shows(self, target: Target) -> bool:
-        return (
-            super().shows(target)
-            or target.scheme.logit_scale() != 1.0
-            or any(part.logit_scale() != 1.0 for part in target.scheme.schemes)
-        )
-
-    def is_informative(self, target: Target) -> bool:
-        return super().shows(target)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         factors = pair_scores.temperatures(target, view.length or self.length(target))
