@@ -69,10 +69,8 @@ class Maps(Plot):
             ranges.append(limits_of([*maps, torch.zeros(1)] if self.signed else maps, signed=False))
             images.append(heat_map(axes, sheet.numbers[self.key], limits[-1], colours, square=self.square))
             self.mark(axes, sheet)
-        bars = colour_bars(figure, grid, images, self.unit)
-        crop(bars, ranges)
+        crop(colour_bars(figure, grid, images, self.unit), ranges)
         say_scale(figure, len(grid), limits)
-        self.mark_bars(bars, sheets)
 
     def panels(self, figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
         """One panel per scheme, named, with room for a colour bar."""
@@ -81,9 +79,6 @@ class Maps(Plot):
 
     def mark(self, axes: Any, sheet: Sheet) -> None:
         """Anything else on a map."""
-
-    def mark_bars(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
-        """Anything else on the colour bars."""
 
 
 def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label: str) -> list[Any]:

@@ -70,18 +70,12 @@ def hands(code: Tensor) -> Tensor | None:
 
 
 def rotated(target: Target, length: int, start: int = 0) -> Tensor | None:
-    """Angle of each hand relative to position 0, radians modulo 2Ï, ``[length, pairs]``, float64; None without."""
+    """Angle of each hand relative to position 0, radians modulo 2π, ``[length, pairs]``, float64; None without."""
     first, now = hands(codes(target, 2)), hands(codes(target, max(length, 2), start))
     if first is None or now is None:
         return None
     clockwise = (first[1] * first[0].conj()).angle().sign()  # (sin, cos) turns against (cos, sin)
     return ((now[:length] * first[0].conj()).angle() * clockwise).remainder(2 * math.pi)
-
-
-def products(target: Target, length: int, origin: int) -> Tensor:
-    """⟨code(origin), code(p)⟩ over |code(origin)|², for p = 0 … length − 1, ``[length]``."""
-    code = codes(target, length).double()
-    return (code @ code[origin]) / code[origin].square().sum().clamp(min=1e-12)
 
 
 def gram(target: Target, length: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Position codes, their rotations and products against the papers' formulas in float64."""
+"""Position codes, and their rotations against the papers' formulas in float64."""
 
 from __future__ import annotations
 
@@ -65,19 +65,6 @@ def test_pairs_rotate_by_their_frequency(look: Callable, scheme: str, options: d
 @pytest.mark.parametrize("scheme", [("sinusoidal", {"kind": "sin"}), ("learned", {}), ("binary", {})])
 def test_codes_without_rotating_pairs_have_no_hands(look: Callable, scheme: tuple) -> None:
     assert codes.rotated(look(*scheme), 6) is None
-
-
-def test_products_are_those_of_the_paper_and_even(look: Callable) -> None:
-    found = codes.products(look("sinusoidal"), 41, origin=20)
-    expected = [sum(math.cos((p - 20) * w) for w in omega(WIDTH)) / (WIDTH / 2) for p in range(41)]
-    assert torch.allclose(found, torch.tensor(expected).double(), atol=1e-5)
-    assert torch.allclose(found, found.flip(0), atol=1e-5)
-
-
-def test_products_of_sines_alone_depend_on_where_they_stand(look: Callable) -> None:
-    """Control: no function of the distance, and not even."""
-    found = codes.products(look("sinusoidal", {"kind": "sin"}), 41, origin=20)
-    assert (found - found.flip(0)).abs().max() > 0.1
 
 
 def test_rows_of_different_length_have_rotations_of_their_own(look: Callable) -> None:

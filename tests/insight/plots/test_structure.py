@@ -20,8 +20,6 @@ SMALL = Shapes(heads=8, head_dim=16, width=32)
 # Of each plot: schemes alone and side by side, some of very different magnitude, and how many panels these have.
 CASES: dict[str, dict[str, int]] = {
     "code": {"integer,norm01,binary,sinusoidal": 4, "sinusoidal": 1},
-    "dimensions": {"integer,sinusoidal": 2},
-    "product": {"sinusoidal,rope": 1},
     "places": {"randpos": 1},
     "distance": {"self_extend:group=4;window=16,dca": 2},
     "visible": {"window,sinks,lm_infinite": 3, "self_extend:group=4;window=16,dca": 2},

@@ -20,7 +20,7 @@ class Places(Lines):
     name, title = "places", "Where training puts the tokens of a text"
     hooks, trained_length, factor = ("reposition",), 64, 4.0
     tapered = False
-    axis_names, height = ("token", "position it is given (tokens)"), 2.9
+    axis_names = "token", "position it is given (tokens)"
 
     def length(self, target: Target) -> int:
         return target.geometry.trained_length
@@ -53,13 +53,6 @@ class Distance(Maps):
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         distance = pair_scores.distances(pair_scores.call_of(target, view.length or self.length(target)))[0, 0]
         return {"distance": distance, "trained_length": target.geometry.trained_length}
-
-    def mark_bars(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
-        trained = sheets[0].numbers["trained_length"]
-        for bar in bars:
-            if bar.vmin < trained < bar.vmax:
-                bar.ax.axhline(trained, color=marks.HUES[3], linewidth=2)
-                bar.set_label(f"{self.unit}\nline: trained length")
 
 
 @register_plot

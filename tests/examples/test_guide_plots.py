@@ -1,4 +1,4 @@
-"""A plot of third parties: the example draws, and its numbers are the formula's."""
+"""Plots of third parties: the examples draw, and their numbers are the formulas'."""
 
 from __future__ import annotations
 
@@ -10,22 +10,39 @@ from typing import Any
 import pytest
 import torch
 
-from hf_posenc.insight.plots import Shapes, Target, numbers, registry
+from hf_posenc.insight.plots import Shapes, Target, numbers, registry, show
 from hf_posenc.schemes.entry import Entry
 
 from ..example_modules import example_module
 
+OMEGA = [1e4 ** (-2 * m / 16) for m in range(8)]
+NAMES = ("dimensions", "product", "path")
+
 
 @pytest.fixture
 def example() -> Iterator[ModuleType]:
-    with example_module("third_party_plot") as module:
+    with example_module("guide_plots") as module:
         yield module
-    del registry._PLOTS["path"]
+    for name in NAMES:
+        del registry._PLOTS[name]
 
 
 def look(scheme: str, options: dict[str, Any]) -> Target:
     with Shapes(heads=4, head_dim=8, width=16, trained_length=32).target(Entry(scheme, scheme, options), {}) as target:
         return target
+
+
+def test_products_are_those_of_the_paper_and_even(example: ModuleType) -> None:
+    found = example.products(look("sinusoidal", {}), 41, origin=20)
+    expected = [sum(math.cos((p - 20) * w) for w in OMEGA) / (16 / 2) for p in range(41)]
+    assert torch.allclose(found, torch.tensor(expected).double(), atol=1e-5)
+    assert torch.allclose(found, found.flip(0), atol=1e-5)
+
+
+def test_products_of_sines_alone_depend_on_where_they_stand(example: ModuleType) -> None:
+    """Control: no function of the distance, and not even."""
+    found = example.products(look("sinusoidal", {"kind": "sin"}), 41, origin=20)
+    assert (found - found.flip(0)).abs().max() > 0.1
 
 
 def test_the_path_of_one_hand_is_a_circle(example: ModuleType) -> None:
@@ -46,10 +63,10 @@ def test_where_directions_tie_the_plane_does_not_depend_on_the_factorisation(exa
     assert torch.allclose(one, two)
 
 
-def test_it_is_shown_as_any_other(example: ModuleType) -> None:
+@pytest.mark.parametrize(("name", "lines"), [("dimensions", [3, 3]), ("product", [4]), ("path", [33, 33])])
+def test_they_are_shown_as_any_other(example: ModuleType, name: str, lines: list[int]) -> None:
+    """Path: a line, and a dot for each position; product: two curves, and two axes."""
     pytest.importorskip("matplotlib", reason="an extra")
-    from hf_posenc.insight.plots import show
-
-    assert [sheet.label for sheet in numbers("binary,rope", "path", length=8)] == ["binary", "rope"]
-    panels = [axes for axes in show("binary,sinusoidal", "path")["path"].axes if axes.get_title("left")]
-    assert [len(axes.lines) for axes in panels] == [33, 33]  # a line, and a dot for each position
+    assert [sheet.label for sheet in numbers("binary,rope", name, length=8)] == ["binary", "rope"]
+    panels = [axes for axes in show("norm01,sinusoidal", name)[name].axes if axes.get_xlabel()]
+    assert [len(axes.lines) for axes in panels] == lines

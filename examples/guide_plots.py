@@ -1,15 +1,15 @@
-"""Path: a plot of your own, in one file, that draws every scheme with codes.
+"""Plots of your own, in one file: three of the guide, which draw every scheme with codes.
 
-    hf-posenc show binary sinusoidal --picture path --import examples/third_party_plot.py --out path.png
+    hf-posenc show binary sinusoidal --picture path --import examples/guide_plots.py --out path.png
 
 A plot is a subclass of `Plot` and the decorator. `shows` says which schemes it draws, `numbers` computes what is drawn,
-and `draw` draws it with matplotlib. This one projects the code of every position on its two widest directions.
+and `draw` draws it with matplotlib; `Lines` has one that draws lines.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,23 +17,74 @@ from torch import Tensor
 
 from hf_posenc.core.plotting import MAGNITUDES
 from hf_posenc.insight.plots import Plot, Sheet, Target, View, codes, marks, register_plot
+from hf_posenc.insight.plots.bases import Line, Lines
 
+LENGTH = 100
 TIED = 1e-6  # relative difference of two widths that is rounding
 GOLDEN = math.pi * (3 - math.sqrt(5))  # gives every channel a clearly different direction
 
 
-@register_plot
-class Path(Plot):
-    """Path of the code in the plane of its first two principal components."""
+class OfCodes(Plot):
+    """Base of plots for schemes with added or learned codes, and for those that rotate."""
 
-    name, title = "path", "Path of the code along its first two principal components"
-    trained_length, positions = 128, 32
+    trained_length, positions = 128, LENGTH
 
     def shows(self, target: Target) -> bool:
         return codes.has_code(target)
 
+
+@register_plot
+class Dimensions(OfCodes, Lines):
+    """Single channels of the code against position."""
+
+    name, title = "dimensions", "Single channels of the code against position"
+    options = ("length", "channels")
+    axis_names, tapered = ("position (tokens)", "value"), False
+
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        plane, shares = path(target, view.length or 32)
+        code = codes.codes(target, view.length or LENGTH)
+        count = code.shape[1]
+        channels = view.chosen(count, sorted({0, count // 4, count // 2}))
+        return {"positions": torch.arange(len(code)), "channels": channels, "code": code[:, channels]}
+
+    def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
+        for line, channel in enumerate(numbers["channels"]):
+            yield f"channel {channel}", numbers["positions"], numbers["code"][:, line]
+
+
+@register_plot
+class Product(OfCodes, Lines):
+    """Inner product of two codes against their distance."""
+
+    name, title = "product", "Inner product of two codes against their distance"
+    key = "product"
+    axis_names = "distance from the middle position (tokens)", "⟨code, code⟩ (1 with itself)"
+
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        length = view.length or LENGTH
+        origin = length // 2
+        return {"distance": torch.arange(length) - origin, "product": products(target, length, origin)}
+
+    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
+        axes.axhline(0, color=marks.INK, alpha=0.4, linewidth=0.8)
+        axes.axvline(0, color=marks.INK, alpha=0.4, linewidth=0.8)
+
+
+def products(target: Target, length: int, origin: int) -> Tensor:
+    """⟨code(origin), code(p)⟩ over |code(origin)|², for p = 0 … length − 1, ``[length]``."""
+    code = codes.codes(target, length).double()
+    return (code @ code[origin]) / code[origin].square().sum().clamp(min=1e-12)
+
+
+@register_plot
+class Path(OfCodes):
+    """Path of the code in the plane of its first two principal components."""
+
+    name, title = "path", "Path of the code along its first two principal components"
+    positions = 32
+
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        plane, shares = path(target, view.length or LENGTH)
         return {"plane": plane, "variance": list(shares)}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
