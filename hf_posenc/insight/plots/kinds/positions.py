@@ -79,9 +79,9 @@ class Visible(Maps):
         true, changed = marks.HUES[4], marks.HUES[0]
         for axes, sheet in zip(self.panels(figure, sheets), sheets, strict=True):
             heat_map(axes, sheet.numbers["changed"], (-0.5, 1.5), ListedColormap((true, changed)))
-        hues = {"visible, true distance": true, "visible, changed distance": changed}
-        hues["masked"] = to_rgba(marks.INK, marks.FAINT)
-        marks.legend_of(figure, {name: Patch(facecolor=hue) for name, hue in hues.items()})
+        names = "visible, true distance", "visible, changed distance", "masked"
+        hues: list[Any] = [true, changed, to_rgba(marks.INK, marks.FAINT)]
+        marks.legend_of(figure, {name: Patch(facecolor=hue) for name, hue in zip(names, hues, strict=True)})
 
 
 MOST_MAPS, MOST_CURVES = 4, 8  # heads

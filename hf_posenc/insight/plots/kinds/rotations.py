@@ -69,7 +69,6 @@ class Clock(Plot):
     hooks = ("rotation", "row_rotation")
     trained_length = 256
     options = ("position", "channels")
-    positions = 48
 
     def accepts(self, target: Target) -> bool:
         return codes.has_code(target) and codes.rotated(target, 2) is not None
