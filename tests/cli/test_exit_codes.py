@@ -29,6 +29,7 @@ SHOW = ["show", "rope", "-p", "clock"]
 USAGE: list[tuple[list[str], str]] = [
     (["lst"], "'list'"),
     (["list", "--models"], "--model qwen3"),
+    (["info", "yarn", "--properties"], "--properties"),
     (["list", "--model", "lama"], "'llama'"),
     (["info", "yarm"], "'yarn'"),
     (["info", "\x1b[31myarn"], "x1b"),
