@@ -92,7 +92,7 @@ def test_ssmax_starts_as_published() -> None:
     assert len(list(SSMax(models.geometry(), bias=0.0).parameters())) == 2
 
 
-PINS = [(0, 1.0), (8190, 1.0), (8191, 1.0693), (16382, 1.0693), (16383, 1.1099), (131_071, 1.2833), (10**6, 1.4812)]
+PINS = [(-3, 1.0), (8190, 1.0), (8191, 1.0693), (16382, 1.0693), (16383, 1.1099), (131_071, 1.2833), (10**6, 1.4812)]
 
 
 @pytest.mark.parametrize(("position", "expected"), PINS)
@@ -138,12 +138,12 @@ def test_a_whole_ministral3() -> None:
 
 
 def test_logn_is_the_ratio_of_logarithms_from_the_trained_length_on() -> None:
-    """Bit-equal to one within it; without the clip the plain ratio everywhere."""
-    ctx = context(torch.arange(5 * TRAINED)[None])
-    expected = [math.log(i + 1) / math.log(TRAINED) for i in range(5 * TRAINED)]
+    """Bit-equal to one within it; without the clip the plain ratio, of one key where CAPE shifts a query below 0."""
+    ctx = context(torch.arange(-1, 5 * TRAINED)[None])
+    expected = [math.log(max(i + 1, 1)) / math.log(TRAINED) for i in range(-1, 5 * TRAINED)]
     clipped, plain = (LogN(models.geometry(), clip=clip).query_scale(ctx)[0] for clip in (True, False))
-    assert torch.equal(clipped[:TRAINED], torch.ones(TRAINED))
-    assert clipped[TRAINED:].tolist() == pytest.approx(expected[TRAINED:], rel=1e-6)
+    assert torch.equal(clipped[: TRAINED + 1], torch.ones(TRAINED + 1))
+    assert clipped[TRAINED + 1 :].tolist() == pytest.approx(expected[TRAINED + 1 :], rel=1e-6)
     assert plain.tolist() == pytest.approx(expected, rel=1e-6)
 
 

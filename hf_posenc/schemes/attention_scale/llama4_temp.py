@@ -53,10 +53,10 @@ class Llama4Temperature(Scheme):
         self.scale, self.floor, self.offset = scale, floor, offset
 
     def query_scale(self, ctx: PositionContext) -> Tensor:
-        """Factor of each query, ``[batch or 1, query]``, float32."""
+        """Factor of each query, ``[batch or 1, query]``, float32; 1 where CAPE shifts it below 0."""
         return ctx.once(
             ("llama4_temp", self.scale, self.floor, self.offset),
-            lambda: 1 + self.scale * ((ctx.query_positions + self.offset) // self.floor).float().log1p(),
+            lambda: 1 + self.scale * ((ctx.query_positions + self.offset) // self.floor).clamp(min=0).float().log1p(),
         )
 
     @property
