@@ -139,7 +139,8 @@ def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
     """Yield what is not feasible, or must be known first, in one or two sentences each; the graver ones first."""
     reach, target, memory = advice.reach, advice.target_length, advice.memory
     if model.adapter is None:
-        yield f"No adapter knows where {advice.model_type!r} models keep position: `hf-posenc list --models`."
+        named = advice.model_type
+        yield f"No adapter knows where {named!r} models keep position: `hf-posenc list --models --model {named}`."
     if reach is not None and target <= reach:
         yield f"The model reaches {reach:,} tokens as it stands: there is nothing that must be done for {target:,}."
     elif model.adapter is not None and (table := model.geometry.table) is not None and model.block is None:
