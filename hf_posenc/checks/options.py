@@ -41,7 +41,7 @@ def every_option_has_effect(case: Case) -> Measured:
         for name, tried in options_to_try(case).items()
         if tried and not any(has_effect(baseline, with_option(case, name, value)) for value in tried)
     ]
-    return float(len(without_effect)), ", ".join(without_effect) or "no option"
+    return float(len(without_effect)), ", ".join(without_effect) or "every option has an effect"
 
 
 def options_to_try(case: Case) -> dict[str, list[Any]]:

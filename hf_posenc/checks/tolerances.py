@@ -96,7 +96,7 @@ KNOWN_DEVIATIONS: tuple[KnownDeviation, ...] = (
     ),
     KnownDeviation(
         "finite_differences", "*", "fire", math.inf,
-        "its perturbed network is too steep for float32; tests/oracles/test_fire.py tests its gradient",
+        "its perturbed network is too steep for float32; tests/oracles/test_distance_biases.py tests its gradient",
     ),
     KnownDeviation(
         "finite_differences", "*", "sink_logits", math.inf,

@@ -24,7 +24,7 @@ def advise(
     gpu: Annotated[
         str | None,
         cli.of_model(
-            metavar="GIB", help="Memory of a card, such as 80, or 8x80 for eight: adds what fits, and all commands."
+            metavar="GIB", help="Memory of a card, such as 80, or 8x80 for eight: also shows what fits, and commands."
         ),
     ] = None,
     base: cli.Base = None,

@@ -42,8 +42,8 @@ def check(
 ) -> None:
     """Check a scheme on your own model.
 
-    Every check that applies to this model and scheme is measured. The exit code is 4 if one fails. A scheme that the
-    checkpoint carries is removed first, and a PEFT adapter merged; its target length is then the default.
+    Every check that applies to this model and scheme is measured. The exit code is 4 if one fails. A scheme in the
+    checkpoint is removed first, and its target length becomes the default. A PEFT adapter is merged.
     """
     from hf_posenc import checks
     from hf_posenc.checkpoints.merge import load_unpatched

@@ -66,7 +66,7 @@ def probe(
 
     Attention weights are percentages of a query's sum, averaged over queries in the second half of each text (in an
     encoder, all). The used length is the shortest whose loss exceeds the lowest by at most two standard errors of
-    the difference, paired by text. More context hurts where a longer length exceeds it by more.
+    the difference, paired by text. A longer length hurts if its loss is higher than that.
     """
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
