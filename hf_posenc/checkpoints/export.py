@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hf_posenc.checkpoints.held_out_texts import copy_held_out
 from hf_posenc.checkpoints.load import from_pretrained, is_quantised
@@ -200,6 +200,7 @@ def merge_adapter(model: Any) -> Any:
             f"The PEFT adapter of this {type(model).__name__} cannot be merged into the weights. "
             "Use the adapter itself: hf_posenc.from_pretrained and --model take it."
         )
+    untie(model.base_model.model)
     try:
         return model.merge_and_unload()
     except (NotImplementedError, TypeError, ValueError) as error:  # PEFT's words for layers it cannot merge into
@@ -207,6 +208,17 @@ def merge_adapter(model: Any) -> Any:
             f"PEFT cannot merge the adapter of this {type(model).__name__}: {reason_of(error)}. Use the "
             "adapter itself: hf_posenc.from_pretrained and --model take it."
         ) from error
+
+
+def untie(model: Any) -> None:
+    """Give the output layer weights of its own where an adapter would be merged into one of two tied layers."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    tied = model.get_input_embeddings(), model.get_output_embeddings()
+    if None not in tied and tied[0].weight is tied[1].weight and any(isinstance(one, BaseTunerLayer) for one in tied):
+        output = getattr(tied[1], "base_layer", tied[1])
+        output.weight = nn.Parameter(output.weight.detach().clone(), requires_grad=False)
+        model.config.tie_word_embeddings = False
 
 
 def length_in_vllm(config: Any, target_length: int) -> str | None:

@@ -21,7 +21,6 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.load_weights import load_weights
 from hf_posenc.checkpoints.peft import attach_adapter
-from hf_posenc.checkpoints.restore import check_no_missing_weights
 from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
@@ -81,7 +80,6 @@ def from_pretrained(
         hf_kwargs["dtype"] = checkpoint.named.dtype
     hf_kwargs = with_hub_options(hf_kwargs, checkpoint.named.hub)
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
-    check_no_missing_weights(model, info, checkpoint.name)
     if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
         check_layer_count(checkpoint.name, checkpoint.config, info.get("unexpected_keys", ()), some=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.checkpoints.restore import finish_loading, patched_class
+from hf_posenc.checkpoints.restore import check_no_missing_weights, finish_loading, patched_class
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patching.weights import check_finite, keep_arranged
@@ -30,6 +30,7 @@ def load_weights(
         if scheme is None:
             model, info = cls.from_pretrained(checkpoint.name, *args, **hf_kwargs)
             keep_arranged(model)
+            check_no_missing_weights(model, info, checkpoint.name)
             check_finite(model)
             return model, info
         try:
@@ -40,5 +41,6 @@ def load_weights(
                 f"{checkpoint.name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
                 "Save the patched model again with save_pretrained."
             ) from error
+        check_no_missing_weights(model, info, checkpoint.name)
         finish_loading(model, info["missing_keys"])
     return model, info

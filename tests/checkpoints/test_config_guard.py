@@ -22,10 +22,11 @@ from transformers import (
 )
 
 from hf_posenc import describe, disable_auto, enable_auto, from_pretrained, is_patched, patch_model, unpatch_model
+from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.patching.config_guard import GUARD_KEY
 from hf_posenc.starters.loading import starter_path
 
-from ..small_models import auto_classes
+from ..small_models import auto_classes, edit_weights
 
 WITHOUT = """
 import sys; sys.modules["hf_posenc"] = None
@@ -138,6 +139,9 @@ def test_after_enable_auto_configurations_load_too(make_model, tmp_path) -> None
     patch_model(make_model("bert"), "alibi", factor=4).save_pretrained(tmp_path)
     with auto_classes():
         config = AutoConfig.from_pretrained(tmp_path)
+        edit_weights(tmp_path, lambda held: held.pop("bert.encoder.layer.1.output.dense.bias"))
+        with pytest.raises(CheckpointMismatch, match=r"layer\.1\.output"):  # which transformers would draw at random
+            AutoModel.from_pretrained(tmp_path)
     assert (config.model_type, config.num_hidden_layers) == ("bert", 2)
     with pytest.raises(ValueError, match="hf_posenc"):
         AutoConfig.from_pretrained(tmp_path)

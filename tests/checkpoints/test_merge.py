@@ -46,6 +46,8 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "lora": lora,
     "dora": lambda: lora(use_dora=True),
     "trained copies": lambda: lora(modules_to_save=["norm", "embed_tokens"], ensure_weight_tying=True),
+    "of the tied output": lambda: peft.LoraConfig(r=2, target_modules=["lm_head"], init_lora_weights=False),
+    "of the tied input": lambda: peft.LoraConfig(r=2, target_modules=["embed_tokens"], init_lora_weights=False),
     "ia3": lambda: peft.IA3Config(
         target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"], init_ia3_weights=False
     ),
@@ -53,7 +55,11 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "scheme"), [("lora", "yarn"), ("lora", None), ("dora", "dca"), ("trained copies", "t5"), ("ia3", "yarn")]
+    ("kind", "scheme"),
+    [
+        *(("lora", "yarn"), ("lora", None), ("dora", "dca"), ("trained copies", "t5"), ("ia3", "yarn")),
+        *(("of the tied output", "yarn"), ("of the tied input", None)),
+    ],
 )
 def test_the_merged_model_is_the_adapter(kind: str, scheme: str | None, tmp_path: Path) -> None:
     tuned = trained(CONFIGS[kind](), scheme, tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc import export_native, from_pretrained, get_peft_model, load_starter, patch_model
@@ -106,6 +107,23 @@ def test_a_model_that_is_saved_where_a_tokenizer_is(base: Path, write: str) -> N
     assert json.loads((base / SENTENCES).read_text()) == {"max_seq_length": FACTOR * TRAINED, "do_lower_case": True}
     before["truncation"]["max_length"] = FACTOR * TRAINED
     assert json.loads((base / "tokenizer.json").read_text()) == before
+
+
+def test_a_model_that_saves_its_own_tokenizer_keeps_it(base: Path) -> None:
+    """As a `SentenceTransformer` does: what lies there is not put over it."""
+
+    class Whole(nn.Module):
+        def save_pretrained(self, folder: str) -> None:
+            tokenizer.save_pretrained(folder)
+
+    model, tokenizer = load_starter("llama")
+    whole = Whole()
+    whole.inside, whole.tokenizer = model, tokenizer
+    patch_model(whole, "yarn", factor=FACTOR)
+    whole.config = model.config
+    assert tokenizer.add_tokens(["<new>"]) == 1
+    whole.save_pretrained(base)
+    assert "<new>" in AutoTokenizer.from_pretrained(base).get_vocab()
 
 
 @pytest.mark.parametrize(("scheme", "limit"), [("yarn", FACTOR * TRAINED), ("alibi", 10**30)])
