@@ -137,8 +137,13 @@ def filled(model: Any, make: Callable[[Any], Any], config: Any, weights: Mapping
             f"The {type(plain).__name__} of transformers {version('transformers')} has weights of other names: "
             f"{', '.join(sorted(missing))}. Install a newer transformers, or use the checkpoint of save_pretrained."
         )
-    plain.load_state_dict({name: weights[name] for name in plain.state_dict()}, assign=True)
+    own = {name: weights[name] for name in plain.state_dict()}
+    plain.load_state_dict(own, assign=True)
     plain.tie_weights()
+    tied = {name: now for name, now in plain.state_dict().items() if now.data_ptr() != own[name].data_ptr()}
+    if not all(torch.equal(now.cpu(), own[name].cpu()) for name, now in tied.items()):
+        plain.config.tie_word_embeddings = False  # the output layer has other weights than the embeddings
+        plain.load_state_dict(own, assign=True)
     plain.generation_config = getattr(model, "generation_config", None)
     return plain
 

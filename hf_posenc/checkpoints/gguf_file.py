@@ -198,7 +198,7 @@ def tensors_of(model: Any, rope: GgufRope) -> Iterator[tuple[str, np.ndarray, An
     import numpy as np
 
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
-    tied = model.config.tie_word_embeddings
+    tied = model.lm_head.weight is model.get_input_embeddings().weight
     for name, tensor in offloaded_values(model).items():
         if ".posenc." in name or (tied and name == "lm_head.weight"):
             continue

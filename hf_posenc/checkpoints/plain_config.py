@@ -20,7 +20,7 @@ from hf_posenc.checkpoints.old_rope_keys import check_both_forms
 from hf_posenc.checkpoints.static_rotation import rotates_nothing, static_rotation
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
-from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
+from hf_posenc.errors import NotExpressible, NotPatched, PosEncError, UnsupportedModel
 from hf_posenc.patches.adapter import Adapter
 from hf_posenc.patching.config_guard import PATCH_KEYS
 from hf_posenc.patching.expected_effect import same_rotation
@@ -156,7 +156,7 @@ def is_expressible(model: Any) -> bool:
     """Whether `export_native` can write a model."""
     try:
         plain_config(model)
-    except (NotExpressible, NotPatched):
+    except (NotExpressible, NotPatched, UnsupportedModel):  # the last of an encoder and a decoder
         return False
     return True
 

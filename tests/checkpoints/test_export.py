@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
@@ -147,6 +148,16 @@ def test_exported_parameters_are_compared_with_the_scheme(wrong: str, tmp_path, 
     with pytest.raises(NotExpressible, match="another rotation"):
         export_native(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "plain")
     assert not (tmp_path / "plain").exists()
+
+
+def test_an_output_layer_of_its_own_stays_so_under_a_configuration_that_ties_it(tmp_path) -> None:
+    model = patch_model(tiny_model("llama"), "yarn", factor=4)
+    model.config.tie_word_embeddings = True
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().flip(0))
+    export_native(model, tmp_path)
+    plain = LlamaForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(plain.lm_head.weight, model.lm_head.weight)
+    assert not plain.config.tie_word_embeddings  # which other engines go by
 
 
 def test_learned_frequencies_are_stated_as_a_list(tmp_path) -> None:

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)  # fmt: skip
 
 from hf_posenc import from_pretrained, get_peft_model, load_starter, merge, patch_model
 from hf_posenc.checkpoints.tokenizer import load_tokenizer
@@ -75,6 +83,16 @@ def test_the_merged_model_is_the_adapter(kind: str, scheme: str | None, tmp_path
     assert (got - base).abs().max() > 0.1  # control: the adapter does something
     words = AutoTokenizer.from_pretrained(tmp_path / "base")
     assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == words.get_vocab()
+
+
+def test_an_adapter_of_an_encoder_decoder_is_merged(tmp_path: Path) -> None:
+    shape = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
+    T5ForConditionalGeneration(shape).save_pretrained(tmp_path / "base")
+    model = patch_model(from_pretrained(tmp_path / "base"), "rope")
+    config = peft.LoraConfig(r=2, target_modules=["q"], init_lora_weights=False)
+    peft.get_peft_model(model, config).save_pretrained(tmp_path / "tuned")
+    merged = merge(tmp_path / "tuned", tmp_path / "merged")  # which compares logits
+    assert (merged.scheme, merged.expressible) == ("rope", False)
 
 
 def test_the_tokenizer_of_a_family_that_validates_its_configuration(tmp_path: Path) -> None:
