@@ -41,6 +41,7 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
     """
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        SchemeConfig.of_config(vars(config), "this checkpoint")  # once more: keywords of a call change configurations
         config = copy.deepcopy(config)
         config.max_position_embeddings = scheme.host_length
         warn_of_changed_code(getattr(config, CODE_KEY, None), scheme.layout)

@@ -57,6 +57,11 @@ def test_lengths_are_those_that_were_given(
         assert not torch.equal(other, logits_of(model, length))  # control
 
 
+def test_a_keyword_does_not_change_the_rotation_that_the_scheme_was_chosen_for(saved) -> None:
+    with pytest.raises(CheckpointMismatch, match=r"rope_theta 10000.* now says 500000"):
+        from_pretrained(saved(), rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
+
+
 def test_a_weight_of_another_shape(saved) -> None:
     folder = saved()
     edit_weights(folder, lambda weights: weights.update({"model.norm.weight": torch.ones(7)}))
