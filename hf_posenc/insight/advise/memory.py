@@ -20,14 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    AutoModel,
-    PreTrainedConfig,
-    PreTrainedModel,
-    StaticCache,
-)
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, StaticCache
 
 from hf_posenc.core.memory import reported_memory
 from hf_posenc.errors import PosEncError
@@ -79,12 +72,6 @@ def skeleton(config: PreTrainedConfig, dtype: str | None = None) -> PreTrainedMo
     kwargs: dict[str, Any] = {} if dtype in (None, "auto") else {"dtype": dtype}
     with torch.device("meta"):
         return classes[0]._from_config(config, **kwargs) if classes else AutoModel.from_config(config, **kwargs)
-
-
-def has_cache(config: PreTrainedConfig) -> bool:
-    """Whether models of an architecture without an adapter are decoders, by transformers' lists of classes."""
-    kind = type(config)
-    return kind in MODEL_FOR_CAUSAL_LM_MAPPING and kind not in MODEL_FOR_MASKED_LM_MAPPING
 
 
 def measured(model: PreTrainedModel, target: int, *, causal: bool) -> Memory:
