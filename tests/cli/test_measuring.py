@@ -64,7 +64,7 @@ def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
     assert "heads use position" in answer.out
     assert "2 text(s) are too few to tell the used length" in answer.out
     assert "more context hurts" not in answer.out
-    for name in ("distance", "heads", "sinks", "loss"):
+    for name in ("distance", "heads", "loss"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "out" / "probe.json").read_text())["trained_length"] == 256
 
