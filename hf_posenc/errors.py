@@ -245,10 +245,6 @@ class HeldOutOverlap(UserWarning):
     """A held-out document is in the training text as well."""
 
 
-class CannotUpload(PosEncError, OSError):
-    """A repository on the Hub cannot be written to."""
-
-
 class BadComparison(PosEncError, ValueError):
     """The schemes of a comparison cannot be read, or there are none."""
 

@@ -1,4 +1,4 @@
-"""The Hub: what a name there leads to, without waiting where there is no network; and uploading a folder to it.
+"""The Hub: what a name there leads to, without waiting where there is no network.
 
 transformers and huggingface_hub retry every file for some twenty seconds. Here the Hub is asked once, and only for
 what is not in the cache.
@@ -7,20 +7,17 @@ what is not in the cache.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from transformers import CONFIG_NAME
 
 from hf_posenc.core.files.hf_errors import explained_errors, reason_of
-from hf_posenc.errors import CannotUpload, ModelNotFound, shown
+from hf_posenc.errors import ModelNotFound, shown
 from hf_posenc.patching.peft_sidecar import PEFT_CONFIG
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 OF_ONE_NAME = ("revision", "subfolder")
 """Options that belong to one name; the others hold for everything that is loaded with it."""
-KEPT_HERE = ("checkpoint-*", "checkpoint-*/*", "*.lock", "held_out.json")
-"""Files of a run that are of use here alone, for resuming it or by the names of texts, and not part of its result."""
 
 
 def hub_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,34 +62,4 @@ def check_reachable(name: str) -> None:
         raise ModelNotFound(
             f"{shown(name)} is no folder here and not in the cache, and the Hub cannot be asked: {reason_of(error)}. "
             f"Check the name; while there is a network, `hf download {name}` fetches it."
-        ) from error
-
-
-def create_repository(name: str) -> str:
-    """Make sure, before hours of work, that a repository can be written to; a new one is private. Returns its name."""
-    from huggingface_hub import HfApi
-
-    try:
-        return str(HfApi().create_repo(name, private=True, exist_ok=True).repo_id)
-    except Exception as error:  # of the Hub's client, and of whichever HTTP library it uses
-        raise CannotUpload(
-            f"{shown(name)} on the Hub cannot be written to: {reason_of(error)}. "
-            "Log in with `hf auth login`, or upload later with `hf upload`."
-        ) from error
-
-
-def upload(folder: Path, name: str) -> None:
-    """Upload a folder without the checkpoints for resuming.
-
-    Raises:
-        CannotUpload: The Hub refuses it; the folder is unchanged.
-    """
-    from huggingface_hub import HfApi
-
-    try:
-        HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=list(KEPT_HERE))
-    except Exception as error:
-        raise CannotUpload(
-            f"The upload to {shown(name)} failed: {reason_of(error)}. "
-            f"The result is kept in {folder}; upload it with `hf upload {name} {folder}`."
         ) from error

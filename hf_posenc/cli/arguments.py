@@ -30,10 +30,6 @@ of_output = partial(Option, rich_help_panel=OUTPUT)
 
 AsJson = Annotated[bool, of_output("--json", help="Write JSON to stdout.")]
 NewFolder = Annotated[Path, of_output("--out", metavar="FOLDER", help="Folder of the new checkpoint; new or empty.")]
-PushToHub = Annotated[
-    str | None,
-    of_output("--push-to-hub", metavar="OWNER/NAME", help="Also upload the result there; a new repository is private."),
-]
 MODEL_HELP = "Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama."
 Model = Annotated[str, of_model("--model", "-m", metavar="MODEL", help=MODEL_HELP)]
 Base = Annotated[

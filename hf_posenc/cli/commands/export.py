@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -52,7 +51,6 @@ def export(
     dtype: cli.Dtype = None,
     to: To = "transformers",
     results: Results = None,
-    push_to_hub: cli.PushToHub = None,
     as_json: cli.AsJson = False,
 ) -> None:
     """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
@@ -82,11 +80,7 @@ def export(
     empty_folder(out)
     if results is not None and to in WITHOUT_CARD:
         raise BadArgument(f"--results go into a model card, which --to {to} does not write. Leave one of them out.")
-    with (
-        uploaded(out, push_to_hub),
-        output.other_bars_off(),
-        warnings.catch_warnings(record=True) as caught,
-    ):
+    with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tokenizer = tokenizer_of(named)
         patched = from_pretrained(
@@ -135,27 +129,12 @@ def export(
             output.show_text(f"Warning: {one.message}")
 
 
-@contextmanager
-def uploaded(folder: Path, name: str | None) -> Iterator[None]:
-    """Make sure before the block that a repository can be written to, and upload the folder after it."""
-    if name is None:
-        yield
-        return
-    from hf_posenc.checkpoints.hub import create_repository, upload
-
-    repository = create_repository(name)
-    yield
-    upload(folder, repository)
-    output.note(f"Uploaded to {repository}")
-
-
 def merge(
     model: Adapter,
     out: cli.NewFolder,
     base: cli.Base = None,
     dtype: cli.Dtype = None,
     results: Results = None,
-    push_to_hub: cli.PushToHub = None,
     as_json: cli.AsJson = False,
 ) -> None:
     """Merge a PEFT adapter into the weights of its base.
@@ -167,7 +146,7 @@ def merge(
     from hf_posenc.patching.model_card import write_found_results
 
     named = cli.model_named(model, base)
-    with uploaded(out, push_to_hub), output.other_bars_off():
+    with output.other_bars_off():
         merged = run(named.adapter or named.model, out, base=base, dtype=cli.dtype_of(named, dtype))
         write_found_results(out, results, named.adapter or named.model, merged.scheme or "unpatched")
     if as_json:
