@@ -84,7 +84,7 @@ def finetune(
     steps: Annotated[int | None, of_training(help="Optimiser steps; default: 150, or the recipe's.")] = None,
     learning_rate: Annotated[
         float | None,
-        of_training(help="Peak learning rate; default: by method and size of the model, as advise prints it."),
+        of_training(help="Peak learning rate; default: by method and size of the model."),
     ] = None,
     settings: Annotated[
         list[str] | None,

@@ -17,7 +17,6 @@ from hf_posenc.insight.advise.plan import Cards, Plan, plan
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.schemes.registry import scheme_class
-from hf_posenc.training.methods import learning_rate_for, parameter_count
 
 NO_PLAN = (
     "There is no plan for these cards: nothing is to be trained for this length, PEFT is not installed, or the model "
@@ -92,15 +91,12 @@ def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dt
     training, also = choose(CandidateSetting(model, bare, memory, target, "training"), WITH_TRAINING)
     refused = refused | also
     step = training_memory(skeleton(model.config, dtype), target)
-    rate = learning_rate_for("lora", parameter_count(bare))
     tight = step is not None and memory.largest is not None and step.total > memory.largest[0]
     return replace(
         advice,
         zero_shot=zero_shot,
-        training=tuple(replace(one, learning_rate=rate.value, checkpointing=tight) for one in training),
+        training=tuple(replace(one, checkpointing=tight) for one in training),
         refused=refused,
-        learning_rate=rate.value,
-        rate_source=rate.source,
         training_memory=step,
     )
 

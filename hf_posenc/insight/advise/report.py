@@ -30,7 +30,6 @@ class Advice:
         zero_shot, training: recommendations, best first.
         refused: each scheme that does not fit here, with the reason.
         warnings: what is not feasible, or has no evidence.
-        learning_rate, rate_source: for LoRA on a model of this size, and the publication that it is from.
         training_memory: bytes of a LoRA step on one row of the target length; None if unknown.
         plan: training that fits on the named cards, with its commands; None without cards, or if nothing fits.
     """
@@ -46,8 +45,6 @@ class Advice:
     training: tuple[Recommendation, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    learning_rate: float | None = None
-    rate_source: str = ""
     training_memory: TrainingMemory | None = None
     plan: Plan | None = None
 
@@ -95,15 +92,13 @@ class Advice:
         return [line for name, value in facts.items() if value for line in _wrapped(f"{name:<12}{value}", 2, 14)]
 
     def _training(self) -> str:
-        """Memory of a LoRA run, where it is known, and its learning rate."""
-        if self.learning_rate is None:
-            return ""
-        rate, step = f"learning rate {self.learning_rate:g} ({self.rate_source})", self.training_memory
+        """Memory of a LoRA run, where it is known."""
+        step = self.training_memory
         if step is None:
-            return f"LoRA: {rate}"
+            return ""
         return (
             f"LoRA, one row of {self.target_length:,}: {size(step.total)}, with gradient checkpointing "
-            f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained); {rate}"
+            f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained)"
         )
 
     def _lines_of(self, number: int, one: Recommendation) -> list[str]:
