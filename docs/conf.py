@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "_ext")]
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
+sys.path.append(str(DOCS.parent / "examples" / "lessons"))  # for `properties`
 
 import hf_posenc  # noqa: E402
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from math import log2
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,7 +15,6 @@ from evidence_pictures import Losses, Values, ranked
 
 from hf_posenc.eval.results.paired import paired
 from hf_posenc.eval.results.rows import DocumentScore, Row
-from hf_posenc.eval.tasks.ranking import ndcg
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, MeasuredRow, Shown, measured_at
 from hf_posenc.schemes.entry import UNPATCHED
 
@@ -137,7 +137,7 @@ def recall(ranks: list[list[int]]) -> float:
 
 def ndcg_of(rank: int) -> float:
     """NDCG@10 of a query with one relevant document."""
-    return ndcg(["other"] * (rank - 1) + ["own"], {"own": 1.0})
+    return 1 / log2(1 + rank) if rank <= 10 else 0.0
 
 
 def recall_scores(ranks: Ranks, length: int) -> list[DocumentScore]:

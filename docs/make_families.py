@@ -8,7 +8,6 @@ The command measures docs/families.json anew, in some minutes; the site writes t
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ DATA, PAGE = (Path(__file__).parent / f"families.{kind}" for kind in ("json", "m
 KINDS = {"causal": "Decoders", "masked": "Encoders", "seq2seq": "Encoder–decoders"}
 HEAD = """# Families of models
 
-`hf-posenc list --models` measures which families of transformers {version} can be patched. It builds each from the
-default configuration of its class, and observes it on a few tokens. A family is accepted if two things hold
+This table says which families of transformers {version} can be patched. `python docs/make_families.py` builds each from
+the default configuration of its class, and observes it on a few tokens. A family is accepted if two things hold
 ([how](add-model.md)). With its positions off, nothing tells it the order of its tokens. With its measured rotation put
 back, its outputs are its own. `hf-posenc list --models --model M` does the same with your checkpoint. Families with an
 adapter of their own: {own}.
@@ -84,9 +83,9 @@ def page(survey: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure the installed transformers, and write the data."""
-    from hf_posenc.insight.families import survey
+    from families_survey import survey
 
-    write_json(DATA, {"transformers": transformers.__version__, "families": [asdict(one) for one in survey()]})
+    write_json(DATA, {"transformers": transformers.__version__, "families": list(survey())})
 
 
 if __name__ == "__main__":

@@ -64,12 +64,12 @@ PICTURES = (
     ),
     Made(
         "path",
-        "show binary sinusoidal --picture path --length 64 --shape width=64",
+        "show binary sinusoidal --picture path --length 64 --shape width=64 --import examples/guide_plots.py",
         "Codes on their first two principal components, each at its own scale: one path jumps, the other is smooth.",
     ),
     Made(
         "sinusoidal",
-        "show sinusoidal --picture dimensions --length 100",
+        "show sinusoidal --picture dimensions --length 100 --import examples/guide_plots.py",
         "Three channels of the sinusoidal code, from −1 to 1: fast, middle and slow.",
     ),
     Made(
@@ -79,7 +79,7 @@ PICTURES = (
     ),
     Made(
         "product",
-        "show sinusoidal --picture product --length 200",
+        "show sinusoidal --picture product --length 200 --import examples/guide_plots.py",
         "Inner product of two codes by their distance, 1 at zero: it falls in waves, and is symmetric.",
     ),
     Made(

@@ -24,8 +24,8 @@ LONGEST_NAME = 300  # characters
 JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
-FILE_TASKS = ("posenc_babilong", "posenc_longbench2", "posenc_qa_file", "posenc_ruler_file")
-"""Those that read records of local files, named by the option ``data``."""
+FILE_TASKS = ("posenc_qa_file",)
+"""Those that read records of local files, named by the option ``data``, and have no texts of their own."""
 
 SETTINGS = ("samples", "scored", "keys", "depths")
 """Settings of a sweep that not every task reads."""
@@ -145,20 +145,15 @@ def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
             )
 
 
-def manager_of(names: Sequence[str], include_path: str | Path | None, metadata: dict[str, Any] | None) -> Any:
-    """lm-eval's manager of these tasks: of our own and the user's, else of lm-eval's as well."""
+def manager_of(names: Sequence[str], include_path: str | Path | None, metadata: dict[str, Any]) -> Any:
+    """lm-eval's manager of tasks of its own: of their folders alone where these are found."""
     from lm_eval.tasks import TaskManager
 
-    own = folders(include_path)
-    manager = TaskManager(include_path=own, include_defaults=False, metadata=metadata)
-    others = [name for name in names if name not in manager.all_tasks and not Path(name).is_file()]
-    if not others:
-        return manager
-    found = [task_folder(name) for name in others]
-    if None not in found:
-        some = list(dict.fromkeys(map(str, found)))
-        return TaskManager(include_path=[*some, *own], include_defaults=False, metadata=metadata)
-    return TaskManager(include_path=own, metadata=metadata)
+    own, found = folders(include_path), [task_folder(name) for name in names]
+    if None in found:
+        return TaskManager(include_path=own, metadata=metadata)
+    some = list(dict.fromkeys(map(str, found)))
+    return TaskManager(include_path=[*some, *own], include_defaults=False, metadata=metadata)
 
 
 def folders(include_path: str | Path | None) -> list[str]:

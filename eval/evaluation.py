@@ -6,21 +6,28 @@ import json
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import doubling_lengths
+from hf_posenc.core.memory import check_text_memory
 from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
+from hf_posenc.errors import RequestTooLong
+from hf_posenc.eval.catalogue import check_known, check_settings_read, check_trusted
+from hf_posenc.eval.lm.launch import from_first
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
+from hf_posenc.eval.lm.measurable import check_reach, trained_length_of_lm
 from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, few_documents, rows_of
-from hf_posenc.eval.task_run import suppress_output
-
-if TYPE_CHECKING:
-    from hf_posenc.eval.settings import EvaluateSettings
+from hf_posenc.eval.settings import EvaluateSettings, split
+from hf_posenc.eval.task_run import run_tasks, suppress_output
+from hf_posenc.eval.texts.held_out import HeldOutText, with_held_out
+from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.patching.patch import scheme_set_aside
+from hf_posenc.patching.state import is_patched
 
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
@@ -65,7 +72,6 @@ def evaluate(
     *,
     scheme: str | None = None,
     label: str | None = None,
-    quiet: bool = True,
     on_request: OpenProgressCallback | None = None,
     settings: EvaluateSettings | None = None,
     **given: Any,
@@ -79,7 +85,6 @@ def evaluate(
         scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``given``; a live
             model is unpatched again when this returns.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
-        quiet: hide lm-eval's progress bars.
         on_request: called after each scored request, with the finished share of such requests and a description.
         settings: what is measured.
         **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``.
@@ -98,14 +103,6 @@ def evaluate(
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
     """
-    from hf_posenc.eval.catalogue import check_settings_read
-    from hf_posenc.eval.settings import EvaluateSettings, split
-    from hf_posenc.eval.task_run import run_tasks
-    from hf_posenc.eval.texts.held_out import HeldOutText, with_held_out
-    from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-    from hf_posenc.patching.patch import scheme_set_aside
-    from hf_posenc.patching.state import is_patched
-
     require_lm_eval()
     wanted, model_args = split(EvaluateSettings, given, settings)
     wanted = with_held_out(wanted, (model, model_args.get("peft")))
@@ -116,13 +113,13 @@ def evaluate(
         check_settings_read(["text"], names)
     plain = isinstance(model, nn.Module) and not is_patched(model)
     with evaluation_mode_if_live(model), scheme_set_aside(model) if plain else nullcontext():
-        with suppress_output(quiet):
+        with suppress_output():
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
         wanted = wanted.model_copy(update={"lengths": wanted.lengths or tuple(sorted(default_lengths(lm)))})
         fit_length(lm, wanted.lengths[-1], given="max_length" in model_args)
         own = lm.tokenizer if tokenizer is None or isinstance(tokenizer, (str, Path)) else tokenizer
         metadata = wanted.metadata(None if text is None else own_text, own)
-        raw = run_tasks(lm, names or default_tasks(lm, text), metadata, wanted, quiet=quiet)
+        raw = run_tasks(lm, names or default_tasks(lm, text), metadata, wanted)
         evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
     if isinstance(text, HeldOutText):
         evaluation.remarks.append(f"The text is what the fine-tuning run held out: {text.label}.")
@@ -134,7 +131,6 @@ def evaluate(
 def default_tasks(lm: Any, text: Any) -> list[str]:
     """The tasks of a model object on a text where none are named."""
     from hf_posenc.eval.lm.masked_lm import PosEncMLM  # needs lm-eval
-    from hf_posenc.eval.texts.held_out import HeldOutText
 
     if isinstance(lm, PosEncMLM):
         return list(MASKED_TASKS)
@@ -143,8 +139,6 @@ def default_tasks(lm: Any, text: Any) -> list[str]:
 
 def check_sources(names: list[str], include_path: str | Path | None, *, trust: bool) -> None:
     """Refuse task files that may not run, cannot be read, or do not exist, before a model is loaded."""
-    from hf_posenc.eval.catalogue import check_known, check_trusted
-
     check_trusted(names, include_path, trust=trust)
     if not trust:  # a trusted file is a task by its path
         check_known(names, include_path)
@@ -152,8 +146,6 @@ def check_sources(names: list[str], include_path: str | Path | None, *, trust: b
 
 def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
     """Turn lm-eval's results into rows and scores of documents, the same in every process."""
-    from hf_posenc.eval.lm.launch import from_first
-
     first = lm.rank == 0
     documents = document_scores(raw) if first else []
     rows = rows_of(raw, scheme=scheme, model=model_name(lm), documents=documents) if first else []
@@ -163,10 +155,6 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
 
 def fit_length(lm: Any, longest: int, *, given: bool) -> None:
     """Make room for requests of ``longest`` tokens."""
-    from hf_posenc.core.memory import check_text_memory
-    from hf_posenc.errors import RequestTooLong
-    from hf_posenc.eval.lm.measurable import check_reach
-
     if hasattr(lm, "rows_at_once"):
         check_reach(lm, longest)
         check_text_memory(lm.model, longest, lm.rows_at_once(longest))
@@ -181,8 +169,6 @@ def fit_length(lm: Any, longest: int, *, given: bool) -> None:
 
 def default_lengths(lm: Any) -> list[int]:
     """The trained length, its doublings and the target, be it that of a scheme or of the model's own configuration."""
-    from hf_posenc.eval.lm.measurable import trained_length_of_lm
-
     if not hasattr(lm, "report"):  # somebody else's
         return [lm.max_length]
     reach = lm.report.get("target_length") or lm.max_length

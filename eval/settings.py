@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
 from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled
 from hf_posenc.schemes.entry import json_or_text
 
-FILES = ("data", "docs")
+FILES = ("data",)
 """Options of tasks that name files, of which several may be given; the key of a cell has their content."""
 METADATA = frozenset({"tokenizer"})
 """What the metadata of a task also holds, and what is an argument."""
@@ -24,18 +24,6 @@ def mapping_of(given: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise WrongKind(f"Options must be a dictionary of names and values, got {shown(given)}. Pass a dictionary.")
     return given
-
-
-def generation_of(given: Any) -> Any:
-    """Options of generation, from a mapping or from lm-eval's ``name=value,name=value``."""
-    if not isinstance(given, str):
-        return given
-    parts = [part.partition("=") for part in given.split(",") if part.strip()]
-    if not all(name.strip() and sign for name, sign, _ in parts):
-        raise WrongKind(
-            f"gen_kwargs must be name=value,name=value, got {shown(given)}. Pass for example max_gen_toks=20."
-        )
-    return {name.strip(): json_or_text(value.strip()) for name, _, value in parts}
 
 
 Options = Annotated[Any, Field(default_factory=dict), AfterValidator(mapping_of)]
@@ -57,7 +45,7 @@ class Measurement(Sampled):
         document_separator: what separates the documents of plain text files; by default each file is one.
         include_path: folder of further task files, which can run code.
         trust_tasks: whether task files from outside the installed packages may run.
-        options: further options of tasks, such as ``data``, ``docs`` or ``scoring``; see `hf_posenc.eval.tasks.sweep`.
+        options: further options of tasks, such as ``data`` or ``scoring``; see `hf_posenc.eval.tasks.sweep`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -104,7 +92,7 @@ class EvaluateSettings(Measurement):
         log_samples: keep every request and response in ``raw``.
         num_fewshot, apply_chat_template, fewshot_as_multiturn, system_instruction: lm-eval's own, for tasks whose
             prompts lm-eval writes; our own tasks refuse them.
-        gen_kwargs: how to generate, ``"max_gen_toks=20,temperature=0"`` or a dictionary, for tasks that do.
+        gen_kwargs: how to generate, such as ``{"max_gen_toks": 20}``, for tasks that do.
     """
 
     log_samples: bool = False
@@ -112,7 +100,7 @@ class EvaluateSettings(Measurement):
     apply_chat_template: bool = False
     fewshot_as_multiturn: bool = False
     system_instruction: str | None = None
-    gen_kwargs: Annotated[Options, BeforeValidator(generation_of)]
+    gen_kwargs: Options
 
 
 class CompareSettings(Measurement):

@@ -12,17 +12,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
 from hf_posenc.eval.catalogue import explained_task_errors, folders, manager_of
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.load import register_models
+from hf_posenc.eval.settings import EvaluateSettings
 from hf_posenc.eval.tasks.sweep import Sweep
-
-if TYPE_CHECKING:
-    from hf_posenc.eval.settings import EvaluateSettings
-
 
 LM_EVAL_OPTIONS = (
     "limit", "num_fewshot", "apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs",
@@ -39,14 +36,7 @@ class SharedOptions(dict[str, Any]):
     """Options of tasks that were checked for all tasks of a comparison together; a single task may read none."""
 
 
-def run_tasks(
-    lm: Any,
-    tasks: Sequence[str],
-    metadata: dict[str, Any],
-    settings: EvaluateSettings,
-    *,
-    quiet: bool = True,
-) -> dict[str, Any]:
+def run_tasks(lm: Any, tasks: Sequence[str], metadata: dict[str, Any], settings: EvaluateSettings) -> dict[str, Any]:
     """Run lm-eval; its results, with all samples.
 
     Returns:
@@ -56,7 +46,7 @@ def run_tasks(
 
     register_models()
     check_prompts(settings, metadata["tokenizer"])
-    with suppress_output(quiet):
+    with suppress_output():
         loaded = load_tasks(tasks, metadata, settings.include_path)
         if not isinstance(settings.options, SharedOptions):
             refuse_unread(settings.options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
@@ -144,7 +134,7 @@ def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str
     if ruler := [name for name in others if name.startswith(RULER)]:
         raise NotMeasurable(
             f"lm-eval's {ruler[0]} takes its lengths and its tokenizer from --metadata. Choose posenc_niah_single and "
-            "its like, or posenc_ruler_file; or run it with python -m hf_posenc.eval."
+            "its like, or run it with python -m hf_posenc.eval."
         )
     loaded: dict[str, Any] = {}
     if others:
@@ -174,14 +164,11 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def suppress_output(quiet: bool) -> Iterator[None]:
+def suppress_output() -> Iterator[None]:
     """Hide lm-eval's progress bars, its advice about loaded models, and what its generators print.
 
     Warnings of this package are given after the block; there they would be hidden with the rest.
     """
-    if not quiet:
-        yield
-        return
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from math import log2
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,7 +38,6 @@ from transformers import AutoModel, AutoTokenizer
 
 from hf_posenc import patch_model
 from hf_posenc.core.files.atomic import write_bytes
-from hf_posenc.eval.tasks.ranking import ndcg
 from hf_posenc.eval.texts.haystack import sentences_of
 from hf_posenc.texts.files import whole_text
 
@@ -156,7 +156,7 @@ def scores(found: Sequence[Sequence[int]]) -> str:
 
 def ndcg_of(found_at: int) -> float:
     """NDCG@10 where one document is relevant."""
-    return ndcg(["other"] * (found_at - 1) + ["own"], {"own": 1.0})
+    return 1 / log2(1 + found_at) if found_at <= 10 else 0.0
 
 
 def read_ranks(file: Path) -> dict[Cell, list[list[int]]]:

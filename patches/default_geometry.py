@@ -43,7 +43,7 @@ def default_geometry(model_type: str) -> Geometry:
     if adapter is None:
         raise UnsupportedModel(
             f"A model of the type {model_type!r} is neither a decoder nor an encoder of text. "
-            "`hf-posenc list --models` shows which can be patched."
+            "Choose another of the documentation's table of families."
         )
     length = adapter.trained_length(config)
     return adapter.geometry(config, trained_length=length, target_length=length)

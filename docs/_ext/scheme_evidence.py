@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from docstrings import prose, table
+from properties import PROPERTIES, PropertyValue
 
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.eval.report.phrases import is_share, task_title
-from hf_posenc.insight.properties import PROPERTIES, PropertyValue
 from hf_posenc.schemes.registry import list_schemes
 
 DOCS = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ def interval(claim: dict[str, Any]) -> str:
 
 def properties(record: SchemeRecord) -> str:
     """Section with the stored properties of a scheme, and what each number is."""
-    parts = ["## Properties\n", f"```console\n$ hf-posenc info {record.name} --properties\n```\n"]
+    parts = ["## Properties\n", f"```console\n$ python examples/lessons/properties {record.name}\n```\n"]
     for name, row in stored_properties().items():
         base, _, layer = name.partition(" (")
         if base == record.name:
@@ -110,7 +110,7 @@ def properties(record: SchemeRecord) -> str:
 
 
 def answer(cell: dict[str, Any]) -> str:
-    """A stored cell as `hf-posenc info --properties` shows it."""
+    """A stored cell as `python examples/lessons/properties` shows it."""
     value = None if cell["value"] is None else float(cell["value"])
     return prose(str(PropertyValue(cell["holds"], value, cell["says"], cell["note"])))
 

@@ -39,17 +39,13 @@ class MeasuredModel:
         return str(self.name or "") or (os.fspath(self.model) if given else type(self.model).__name__)
 
 
-def models_of(given: Any, tokenizer: Any, name: str | None, model_args: dict[str, Any]) -> list[MeasuredModel]:
+def models_of(given: Any, tokenizer: Any, model_args: dict[str, Any]) -> list[MeasuredModel]:
     """The models to measure."""
     several = list(given) if isinstance(given, (list, tuple)) else [given]
-    if not several or (name is not None and len(several) > 1):
-        raise BadComparison(
-            f"There are {len(several)} models to compare and one name, {name!r}. Pass one model, or name each of "
-            "several in a MeasuredModel."
-        )
+    if not several:
+        raise BadComparison("There is no model to compare. Pass one.")
     models = [
-        one if isinstance(one, MeasuredModel) else MeasuredModel(one, name or "", tokenizer, model_args)
-        for one in several
+        one if isinstance(one, MeasuredModel) else MeasuredModel(one, "", tokenizer, model_args) for one in several
     ]
     names = [model.shown_name for model in models]
     if double := next((name for name in names if names.count(name) > 1), None):

@@ -56,7 +56,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
     """Measure all cells of one model that the store does not have, and return the records of all."""
     settings = shared.settings
     progress(0.0, "loading the model")
-    with suppress_output(True):
+    with suppress_output():
         lm = language_model(given.model, given.tokenizer, **given.arguments)
     trained, carried = trained_length_of_lm(lm), lm.report.get("scheme")
     lengths = list(settings.lengths) or default_lengths(lm, shared.entries, trained)
@@ -125,7 +125,7 @@ def check_read(measuring: Measuring) -> None:
     if not (own.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= set(own_tasks()):
         return
     metadata = own.metadata(measuring.text, measuring.lm.tokenizer) | {"longest": measuring.longest}
-    with suppress_output(True):
+    with suppress_output():
         loaded = [task for name in tasks for task in loaded_task(name, own.lengths, metadata)]
     refuse_unread(own.options, loaded, text=measuring.text is not None)
 

@@ -44,7 +44,6 @@ def compare(
     *,
     out: str | Path,
     tokenizer: Any = None,
-    name: str | None = None,
     command: str | None = None,
     progress: ProgressCallback | None = None,
     settings: CompareSettings | None = None,
@@ -63,7 +62,6 @@ def compare(
             model carries a scheme, ``unpatched`` means the model as it is; the other schemes replace its scheme.
         out: folder of ``cells.sqlite``, of the results and of the page.
         tokenizer: of loaded models.
-        name: name of the model in reports.
         command: command printed in reports to repeat the comparison.
         progress: called with the completed fraction and a description of the current step.
         settings: what is measured.
@@ -75,7 +73,7 @@ def compare(
     """
     require_matplotlib()
     wanted, model_args = split(CompareSettings, given, settings)
-    entries, models = entries_of(schemes), models_of(model, tokenizer, name, model_args)
+    entries, models = entries_of(schemes), models_of(model, tokenizer, model_args)
     if wanted.against is not None:
         check_reference(wanted.against, [one.shown_name for one in models], entries)
     folder = folder_of_results(out)

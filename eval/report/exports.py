@@ -16,8 +16,8 @@ from hf_posenc.eval.report.phrases import task_title, title
 from hf_posenc.eval.report.remarks import method, remarks, verdict
 from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
 from hf_posenc.eval.results.comparison import Comparison, interval
-from hf_posenc.eval.results.effective_length import results_of, shown_metrics
-from hf_posenc.eval.results.ranking import rankings
+from hf_posenc.eval.results.effective_length import shown_metrics
+from hf_posenc.eval.results.ranking import results_of
 
 COLUMNS = (
     "model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note", "clusters",
@@ -31,11 +31,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
     """Write `EXPORTS`, all or none."""
-    results = results_of(comparison)
-    if ranked := rankings(comparison):
-        results["ranks"] = [line.to_dict() for lines in ranked.values() for line in lines]
     contents = (
-        json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        json.dumps(results_of(comparison), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
         csv_text(comparison),
         comparison_text(comparison),
         documents_text(comparison),

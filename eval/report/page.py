@@ -79,14 +79,13 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
         "curves": [
             {
                 "caption": caption(metric, metrics),
-                "picture": svg_markup(curves(comparison, task, metric)),
+                "picture": curves(comparison, task, metric),
                 "note": PANELS,
             }
             for metric in drawn
         ],
         "maps": [maps_of_metric(comparison, task, metric) for metric in mapped],
         "tables": [table for metric in shown for table in tables(comparison, task, metric)],
-        "folded": [table for metric in metrics if metric not in shown for table in tables(comparison, task, metric)],
     }
 
 
@@ -143,13 +142,6 @@ def tables(comparison: Comparison, task: str, metric: str) -> list[Table]:
     return [first._replace(caption=caption), *differences]
 
 
-def svg_markup(svg: str) -> Markup:
-    """Mark SVG from our own plots as safe markup."""
-    from markupsafe import Markup
-
-    return Markup(svg)
-
-
 @lru_cache
 def html_template(file: Path) -> Template:
     """Load a Jinja template that escapes all values but markup; a name that it uses and does not get is an error."""
@@ -164,18 +156,6 @@ HUES = COLOURS[1:7]
 COLUMNS = 2  # of panels; readable at the width of a phone
 
 
-def curves(comparison: Comparison, task: str, metric: str) -> str:
-    """Plot a metric against length as SVG, see `curves_figure`."""
-    return svg_of(*curves_figure(comparison, task, metric))
-
-
-def curves_figure(comparison: Comparison, task: str, metric: str) -> tuple[Any, str]:
-    """Draw a metric against length, a panel for each scheme; figure and description."""
-    rows = rows_by_cell(comparison.rows, task, metric)
-    labels = [label for label in comparison.labels if any(cell[0] == label for cell in rows)]
-    return drawn_panels(comparison, rows, labels, metric), alternative(task, metric, rows, labels)
-
-
 def alternative(task: str, metric: str, rows: Rows, labels: Sequence[str]) -> str:
     """What a plot shows, for readers who cannot see it: the values at the longest length."""
     longest = max(length for _, length in rows if length is not None)
@@ -187,10 +167,16 @@ def alternative(task: str, metric: str, rows: Rows, labels: Sequence[str]) -> st
     return f"{task}: {axis_label(metric)} against length in tokens. At {longest:,} tokens: {', '.join(values)}"
 
 
-def drawn_panels(comparison: Comparison, rows: Rows, labels: Sequence[str], metric: str) -> Any:
-    """Draw one panel per scheme on shared axes, with its 95 % confidence band and its model's baseline in grey."""
+def curves(comparison: Comparison, task: str, metric: str) -> Markup:
+    """Plot a metric against length as SVG, one panel per scheme on shared axes.
+
+    Each has its 95 % confidence band, and its model's baseline in grey.
+    """
+    from markupsafe import Markup
     from matplotlib import rc_context
 
+    rows = rows_by_cell(comparison.rows, task, metric)
+    labels = [label for label in comparison.labels if any(cell[0] == label for cell in rows)]
     baselines = {label: comparison.baseline_of(label) for label in labels}
     lengths = sorted({length for _, length in rows if length is not None})
     behind = {under for label, under in baselines.items() if under != label}
@@ -215,7 +201,8 @@ def drawn_panels(comparison: Comparison, rows: Rows, labels: Sequence[str], metr
             grid[len(drawn) - COLUMNS].tick_params(labelbottom=True)
         canvas.supxlabel("length (tokens; multiples of the trained length)", fontsize=9.5)
         canvas.supylabel(axis_label(metric), fontsize=9.5)
-        return canvas
+        picture = svg_of(canvas, alternative(task, metric, rows, labels))
+    return Markup(picture)
 
 
 def only_point(line: Sequence[Row]) -> str:

@@ -148,22 +148,17 @@ def interval(row: Row) -> tuple[float, float] | None:
     than `FEWEST` clusters.
     """
     n = row.n if row.clusters is None else row.clusters
-    if is_perplexity(row.metric) and row.value > 0.0 and row.stderr is not None and n >= FEWEST:
-        # symmetric in the loss: no perplexity is negative
-        loss, far = log(row.value), student_t(n - 1) * row.stderr / row.value
-        return exp(loss - far), exp(min(loss + far, LARGEST))
-    return mean_interval(row.value, row.stderr, n, share=row.metric in SHARES)
-
-
-def mean_interval(value: float, stderr: float | None, clusters: int, *, share: bool) -> tuple[float, float] | None:
-    """Compute the 95 % interval of a mean from its standard error over clusters, as `interval` does."""
-    if stderr is None or clusters < FEWEST:
+    if row.stderr is None or n < FEWEST:
         return None
-    if share and stderr < NO_SPREAD and value in (0.0, 1.0):
-        return wilson(value, clusters)
-    half = student_t(clusters - 1) * stderr
-    low, high = value - half, value + half
-    return (max(0.0, low), min(1.0, high)) if share else (low, high)
+    half = student_t(n - 1) * row.stderr
+    if is_perplexity(row.metric) and row.value > 0.0:  # symmetric in the loss: no perplexity is negative
+        loss, far = log(row.value), half / row.value
+        return exp(loss - far), exp(min(loss + far, LARGEST))
+    if row.metric not in SHARES:
+        return row.value - half, row.value + half
+    if row.stderr < NO_SPREAD and row.value in (0.0, 1.0):
+        return wilson(row.value, n)
+    return max(0.0, row.value - half), min(1.0, row.value + half)
 
 
 def wilson(value: float, n: int) -> tuple[float, float]:

@@ -11,13 +11,13 @@ scores are known. Lengths between the measured ones are not guessed.
 
 The gate of a retrieval task: can the unpatched model do it at its own trained length? Where it cannot, no scheme can be
 told from another by accuracy at longer lengths. It is open where the lower limit of the 95 % interval of the accuracy
-lies above `THRESHOLD`, and above chance where a task is a choice.
+lies above `THRESHOLD`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import log
 from typing import Any
 
@@ -68,11 +68,6 @@ def effective_lengths(comparison: Comparison) -> list[EffectiveLength]:
     return found
 
 
-def results_of(comparison: Comparison) -> dict[str, Any]:
-    """The content of ``results.json``: cells, rows, differences and effective context lengths."""
-    return comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
-
-
 def effective_length(
     label: str, task: str, metric: str, threshold: float, bounds: Mapping[int, tuple[float, float, float]]
 ) -> EffectiveLength:
@@ -115,8 +110,6 @@ def reference_of(comparison: Comparison, rows: Mapping[Any, Row], label: str) ->
 
 THRESHOLD = 0.05
 """Share of answers that the unpatched model must significantly exceed at its trained length."""
-CHANCE = {"posenc_association": 1 / 4, "posenc_icl": 1 / 6, "posenc_longbench2": 1 / 4}
-"""Share of right answers that guessing has, in tasks with a choice."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +144,7 @@ def gate_of(record: Record, length: int, model: str) -> Gate:
         return Gate(record.task, length, model, reason=record.reason or "it has no accuracy there.")
     row = shares[min(shares, key=importance)]
     low, high = interval(row) or (row.value, row.value)
-    threshold = max(THRESHOLD, CHANCE.get(record.task, 0.0))
-    return Gate(record.task, length, model, row.metric, row.value, low, high, row.n, low > threshold, threshold)
+    return Gate(record.task, length, model, row.metric, row.value, low, high, row.n, low > THRESHOLD)
 
 
 def gates(about: Mapping[str, Any]) -> list[Gate]:

@@ -107,7 +107,10 @@ def ranking(
                 costs_of(comparison.done(label)).cache_per_token,
             )
         )  # fmt: skip
-    return with_front(with_distances(sorted(lines, key=lambda line: line.place), scores))
+    top, *others = sorted(lines, key=lambda line: line.place)
+    base = scores[top.scheme] if top.first is not None else []
+    behind = [paired(line.scheme, top.scheme, scores[line.scheme], base) for line in others]
+    return with_front([top, *(replace(line, behind=one) for line, one in zip(others, behind, strict=True))])
 
 
 def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bool) -> dict[str, tuple[int, int]]:
@@ -123,18 +126,6 @@ def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bo
         better[loser] += 1
         worse[winner] += 1
     return {label: (1 + better[label], len(scores) - worse[label]) for label in scores}
-
-
-def with_distances(lines: Sequence[Ranked], scores: Mapping[str, Sequence[DocumentScore]]) -> list[Ranked]:
-    """The lines with their paired differences from the first."""
-    first = lines[0]
-
-    def behind(line: Ranked) -> Difference | None:
-        own = scores[line.scheme]
-        compared = own and line is not first and first.first is not None
-        return paired(line.scheme, first.scheme, own, scores[first.scheme]) if compared else None
-
-    return [replace(line, behind=behind(line)) for line in lines]
 
 
 def time_ratio(comparison: Comparison, label: str, task: str, length: int) -> float | None:
@@ -167,3 +158,10 @@ def open_effective_lengths(comparison: Comparison) -> dict[tuple[str, str], Effe
         for one in effective_lengths(comparison)
         if one.task not in closed and one.metric == comparison.metrics(one.task)[0]
     }
+
+
+def results_of(comparison: Comparison) -> dict[str, Any]:
+    """The content of ``results.json``: cells, rows, differences, effective context lengths, and ranks if asked for."""
+    found = comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
+    ranks = [line.to_dict() for lines in rankings(comparison).values() for line in lines]
+    return found | ({"ranks": ranks} if ranks else {})

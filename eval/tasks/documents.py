@@ -11,18 +11,18 @@ to a length. The numbers of windows and of short and empty documents are in the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.lm.spans import Span
 from hf_posenc.eval.tasks.base import Doc
 from hf_posenc.eval.tasks.perplexity import SpanTask
-from hf_posenc.eval.tasks.sweep import Paths, TaskOptions
+from hf_posenc.eval.tasks.sweep import TaskOptions
 from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
 from hf_posenc.eval.texts.windows import check_room
 from hf_posenc.patching.weights import check_known
-from hf_posenc.texts import Document, TextSource, rendered
+from hf_posenc.texts import Document, rendered
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class DocsTask(SpanTask):
     """Loss of the last tokens of windows of documents, at every length."""
 
-    Options = TaskOptions.plus(docs=(Paths, ()), from_start=(bool, False))
+    Options = TaskOptions.plus(from_start=(bool, False))
 
     def documents(self) -> list[Doc]:
         """``samples`` windows of the first documents that are long enough, at least one of each."""
@@ -38,7 +38,9 @@ class DocsTask(SpanTask):
         found: list[Tokenized] = []
         empty = short = seen = 0
         longest = 0
-        for document in self.own_documents():
+        if self.sweep.text is None:
+            raise UnreadableDocuments("The task has no documents. Pass --text notes.txt, or --metadata in lm-eval.")
+        for document in self.text.documents:
             if len(found) == self.sweep.samples:
                 break
             ids = self.tokens(document)
@@ -71,14 +73,6 @@ class DocsTask(SpanTask):
                 place = name if self.options.from_start else f"{name}, token {end - self.size()}"
                 found.append({"name": place, "cluster": name, "ids": ids, "target": ""})
         return found
-
-    def own_documents(self) -> Iterable[Document]:
-        """The documents that ``docs`` names, read one after another; else those of the text."""
-        if self.options.docs:
-            return TextSource.of_names(self.options.docs).fitted(self.sweep.field, self.sweep.separator).documents()
-        if self.sweep.text is None:
-            raise UnreadableDocuments("The task has no documents. Pass --set docs=notes.txt, or --metadata in lm-eval.")
-        return self.text.documents
 
     def tokens(self, document: Document) -> tuple[int, ...]:
         """Tokens of a document."""

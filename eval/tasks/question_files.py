@@ -18,21 +18,42 @@ import string
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
+from annotated_types import MinLen
 from lm_eval.api.metrics import mean
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from hf_posenc.errors import UnreadableDocuments
+from hf_posenc.errors import UnreadableDocuments, shown
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.tasks.base import Doc, Metric
-from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, Record, RetrievalTask, Text, Texts, found, local_records
-from hf_posenc.eval.tasks.sweep import Count
+from hf_posenc.eval.tasks.retrieval import Marks, RetrievalOptions, RetrievalTask, found
+from hf_posenc.eval.tasks.sweep import Count, Paths
 from hf_posenc.eval.texts.haystack import Notes, depths, repeated
+from hf_posenc.texts.files import FORMATS
+from hf_posenc.texts.source import files_below, kind_of
 
 DOCUMENT = "Document {number}:\n{text}"
 QUESTION = "\n\nQuestion: {question}\nAnswer:"
 ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def several(value: Any) -> Any:
+    """One text or several, also as SQuAD has them, ``{"text": [...]}`` or ``[{"text": …}]``, each once."""
+    value = value.get("text", value) if isinstance(value, Mapping) else value
+    found = value if isinstance(value, (list, tuple)) else [value]
+    return list(dict.fromkeys(one.get("text") if isinstance(one, Mapping) else one for one in found))
+
+
+Text = Annotated[str, Field(pattern=r"\S")]
+Texts = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(several)]
+
+
+class Record(BaseModel):
+    """The fields of a record that are read; others are left out."""
+
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
 
 class FileQuestion(Record):
@@ -77,6 +98,28 @@ def rows(columns: Any) -> Any:
     return list(zip(*columns.values(), strict=True)) if isinstance(columns, Mapping) else columns
 
 
+def questions_of(sources: Sequence[str | Path]) -> Iterator[FileQuestion]:
+    """Every question of some files and folders."""
+    if not sources:
+        raise UnreadableDocuments("The task reads questions from a file, and none is named. Pass --set data=FILE.")
+    for source in sources:
+        path = Path(source).expanduser()
+        for file in files_below(path, FORMATS) if path.is_dir() else [path]:
+            if kind_of(file) not in FORMATS:
+                raise UnreadableDocuments(
+                    f"The file {shown(str(file))} is not a file of records. Pass one that ends in {', '.join(FORMATS)}."
+                )
+            for place, record in FORMATS[kind_of(file)](file):
+                try:
+                    yield from QuestionRecord.model_validate(record).asked
+                except ValidationError as error:
+                    first = error.errors(include_url=False)[0]
+                    field, rule = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+                    raise UnreadableDocuments(
+                        f"{place} cannot be used, because of {field or 'its form'}: {rule}. Correct {shown(record)}."
+                    ) from None
+
+
 class DocumentQuestion(Notes):
     """One question, among any number of documents."""
 
@@ -103,7 +146,7 @@ class FileQuestionsTask(RetrievalTask):
     """
 
     reads_text = False
-    Options = FileOptions.plus(question_tokens=(Count, ...))
+    Options = RetrievalOptions.plus(data=(Paths, ()), question_tokens=(Count, ...))
     generated: ClassVar[dict[str, Metric]] = {"match": (mean, True), "f1": (mean, True)}
 
     def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,8 +156,7 @@ class FileQuestionsTask(RetrievalTask):
     @cached_property
     def questions(self) -> list[FileQuestion]:
         """The questions of all files."""
-        records = local_records(self.options.data, self.name, QuestionRecord)
-        found = [question for record in records for question in record.asked]
+        found = list(questions_of(self.options.data))
         if not found:
             raise UnreadableDocuments("There is no question with an answer in the data. Pass another file.")
         return found

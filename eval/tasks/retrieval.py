@@ -13,21 +13,15 @@ share of answers found in the text and ``part`` whether any is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
-from annotated_types import MinLen
 from lm_eval.api.metrics import mean
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from hf_posenc.errors import UnreadableDocuments, shown
 from hf_posenc.eval.errors import TokenizerTooPoor
 from hf_posenc.eval.tasks.base import Cell, Doc, LengthSweep, Metric, named_scores
-from hf_posenc.eval.tasks.sweep import Paths, TaskOptions
+from hf_posenc.eval.tasks.sweep import TaskOptions
 from hf_posenc.eval.texts.haystack import Exercise, most_units
-from hf_posenc.texts.files import FORMATS
-from hf_posenc.texts.source import files_below, kind_of
 
 Marks = dict[str, list[float]]
 
@@ -41,10 +35,6 @@ class RetrievalOptions(TaskOptions):
     """How answers are scored: by teacher forcing, or in generated text."""
 
     scoring: Literal["forced", "generate"] = "forced"
-
-
-FileOptions = RetrievalOptions.plus(data=(Paths, ()))
-"""Those, and files and folders of records."""
 
 
 class RetrievalTask(LengthSweep):
@@ -135,14 +125,10 @@ class RetrievalTask(LengthSweep):
             {metric: some[index] for metric, some in found.items() if metric not in self.at_lengths}
             for found, index in zip(marks, doc["pinned"], strict=True)
         ]
-        return named_scores(self.cells(), pinned) | self.named(marks)
-
-    def named(self, marks: Sequence[Marks]) -> dict[str, Any]:
-        """The marks of all cells as metrics of their lengths: means, and for ``part`` whether any answer is found."""
         lengths: list[Cell] = [(length, None) for length, _ in self.cells()]
-        summaries = {"part": max}
+        summaries = {"part": max}  # whether any answer is found
         overall = [{name: float(summaries.get(name, mean)(some)) for name, some in found.items()} for found in marks]
-        return named_scores(lengths, overall)
+        return named_scores(self.cells(), pinned) | named_scores(lengths, overall)
 
     def marks(self, doc: Doc, results: Sequence[Any]) -> Marks:
         """Every metric of every answer in one cell."""
@@ -157,47 +143,3 @@ def found(text: str, answers: Sequence[str]) -> list[bool]:
     """Which answers occur in ``text``, ignoring case: RULER's string match (arXiv:2404.06654, section 4)."""
     lowered = text.lower()
     return [answer.lower() in lowered for answer in answers]
-
-
-def several(value: Any) -> Any:
-    """One text or several, also as SQuAD has them, ``{"text": [...]}`` or ``[{"text": …}]``, each once."""
-    value = value.get("text", value) if isinstance(value, Mapping) else value
-    found = value if isinstance(value, (list, tuple)) else [value]
-    return list(dict.fromkeys(one.get("text") if isinstance(one, Mapping) else one for one in found))
-
-
-Text = Annotated[str, Field(pattern=r"\S")]
-Texts = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(several)]
-
-
-class Record(BaseModel):
-    """The fields of a record that a task reads; others are left out."""
-
-    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
-
-
-Kind = TypeVar("Kind", bound=Record)
-
-
-def local_records(sources: Sequence[str | Path], task: str, kind: type[Kind]) -> Iterator[Kind]:
-    """Every record of some files and folders."""
-    if not sources:
-        raise UnreadableDocuments(
-            f"The task {task} reads its documents from a file, and none is named. Pass data=FILE (--set data=FILE)."
-        )
-    for source in sources:
-        path = Path(source).expanduser()
-        for file in files_below(path, FORMATS) if path.is_dir() else [path]:
-            if kind_of(file) not in FORMATS:
-                raise UnreadableDocuments(
-                    f"The file {shown(str(file))} is not a file of records. Pass one that ends in {', '.join(FORMATS)}."
-                )
-            for place, record in FORMATS[kind_of(file)](file):
-                try:
-                    yield kind.model_validate(record)
-                except ValidationError as error:
-                    first = error.errors(include_url=False)[0]
-                    field, rule = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-                    raise UnreadableDocuments(
-                        f"{place} cannot be used, because of {field or 'its form'}: {rule}. Correct {shown(record)}."
-                    ) from None

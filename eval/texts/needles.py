@@ -1,18 +1,12 @@
-"""Needles in a haystack: RULER's codes, and associations without word overlap.
+"""Needles in a haystack, RULER's codes.
 
     intro · filler … "The code of mesodar is 4831957." … filler · question · opening of the answer
 
 Answers follow the order that the question defines: that of the text for the values of one key, that of the question for
 several keys. ``depth`` is that of one needle, the pinned one; all others have random depths.
 
-    needle      "Dorian lives right beside the Eiffel Tower."
-    question    "Which person has been to France?"                     → Dorian
-
-A needle in a haystack is often found by its words alone. In the second kind the question shares no content word with
-the needle: the model must know that the one implies the other, and choose among people who live elsewhere.
-
-Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3; Modarressi et al. 2025, "NoLiMa: Long-Context Evaluation Beyond
-Literal Matching", arXiv:2502.05167. The shapes are theirs; words, codes, sentences and filler are not.
+Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3. The shapes are theirs; words, codes, sentences and filler are
+not.
 """
 
 from __future__ import annotations
@@ -29,24 +23,6 @@ VALUES = "\nWhich {count} codes does {key} have? In the order of the notes, the 
 QUERIES = "\nWhich codes do {keys} have? In this order, the codes of {keys} are"
 
 CODE_KINDS = {"numbers": number, "words": coined, "uuids": identifier}
-
-PEOPLE_INTRO = "In these notes some people are mentioned. Keep in mind what is said about each of them.\n"
-LIVES = "{name} lives right beside {place}."
-WORKS = "{name} works all week {place}."
-BEEN = "\nWhich person has been to {where}? The answer is"
-PEOPLE = (
-    "Agnes", "Bruno", "Clara", "Dorian", "Edith", "Felix", "Greta", "Hector", "Irene", "Jonas", "Karla", "Leo",
-    "Martha", "Nora", "Oscar", "Paula", "Quentin", "Rosa", "Silas", "Thea", "Ulrich", "Vera", "Walter", "Xenia",
-    "Yvonne", "Zeno",
-)  # fmt: skip
-ASSOCIATIONS = (
-    ("the Eiffel Tower", "France"), ("the Colosseum", "Italy"), ("Big Ben", "England"), ("the Kremlin", "Russia"),
-    ("the Statue of Liberty", "America"), ("the pyramids of Giza", "Egypt"), ("the Acropolis", "Greece"),
-    ("the Taj Mahal", "India"), ("the Brandenburg Gate", "Germany"), ("Mount Fuji", "Japan"),
-    ("the Sagrada Familia", "Spain"), ("the Forbidden City", "China"), ("Niagara Falls", "Canada"),
-    ("the Sydney Opera House", "Australia"), ("Christ the Redeemer", "Brazil"), ("Machu Picchu", "Peru"),
-)  # fmt: skip
-"""A landmark, and the country where it stands."""
 
 
 class Niah(Notes):
@@ -91,23 +67,3 @@ class Niah(Notes):
         self.filler = filler(haystack, random.Random(f"{seed}-filler"), others, sentences)
         shape = QUERIES if queries > 1 else VALUES if codes > 1 else ONE
         self.question = shape.format(keys=listed(self.keys), key=self.keys[0], count=codes)
-
-
-class Association(Notes):
-    """One needle that implies the answer, people who live elsewhere, and any amount of filler."""
-
-    intro = PEOPLE_INTRO
-
-    def __init__(
-        self, seed: str, depth: float, *, distractors: int = 3, haystack: str = "prose", sentences: Sequence[str] = ()
-    ) -> None:
-        rng = random.Random(seed)
-        places = rng.sample(ASSOCIATIONS, distractors + 1)
-        names = rng.sample(PEOPLE, distractors + 1)
-        self.question, self.answers = BEEN.format(where=places[0][1]), (names[0],)
-        self.choices = tuple(rng.sample(names, len(names)))
-        said = [LIVES.format(name=name, place=place) for name, (place, _) in zip(names, places, strict=True)]
-        self.needles = list(zip([depth, *depths(rng, distractors)], said, strict=True))
-        idle = [name for name in PEOPLE if name not in names]
-        others = Supply(lambda: WORKS.format(name=rng.choice(idle), place="at home"), distinct=False)
-        self.filler = filler(haystack, random.Random(f"{seed}-filler"), others, sentences)

@@ -7,8 +7,7 @@ even steps of frequency nothing is left for them. The order of frequencies chang
 
 import torch
 from lesson import codes, show
-
-from hf_posenc.insight.properties.uniqueness import least_distance
+from properties.uniqueness import least_distance
 
 DISTANCES = (1, 4, 16, 64, 256)
 CHOICES = {

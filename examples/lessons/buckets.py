@@ -7,8 +7,7 @@ away. ALiBi and KERPLE have a number for every distance.
 
 import torch
 from lesson import schemes, show
-
-from hf_posenc.insight.properties import targets
+from properties import targets
 
 SPAN = 513
 rows = {}

@@ -6,9 +6,8 @@ the special case U = V at half the width. From the sum a matrix reads back only 
 
 import torch
 from lesson import apart, codes, schemes, show
+from properties.layer import gaussian
 from torch import Tensor
-
-from hf_posenc.insight.properties.layer import gaussian
 
 POSITIONS, WORDS, OUT = 64, 2000, 32
 

@@ -6,8 +6,7 @@ matrices for queries and keys in between, as attention has them, before and afte
 
 import torch
 from lesson import codes, schemes, show
-
-from hf_posenc.insight.properties.layer import gaussian
+from properties.layer import gaussian
 
 MIDDLE, DISTANCES = 40, (1, 2, 5, 20)
 rows = {}

@@ -5,8 +5,8 @@ count distances anew, or hide keys. Which it does is read off the hooks that the
 """
 
 from lesson import show
+from properties import targets
 
-from hf_posenc.insight.properties import targets
 from hf_posenc.schemes.base import overrides
 from hf_posenc.schemes.registry import list_schemes
 

@@ -7,8 +7,7 @@ if they touched; with coordinates (rope_nd) it is not. Scores are less the patch
 
 import torch
 from lesson import schemes, show
-
-from hf_posenc.insight.properties import targets
+from properties import targets
 
 SIDE = 8
 rows = {}

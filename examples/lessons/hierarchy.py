@@ -6,9 +6,8 @@ become exchangeable: (5, 9) and (9, 5) come close.
 """
 
 from lesson import apart, codes, show
-
-from hf_posenc.insight.properties import targets
-from hf_posenc.insight.properties.uniqueness import least_distance
+from properties import targets
+from properties.uniqueness import least_distance
 
 own = codes("learned", 64, model="bert")
 rows = []

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from properties import PropertyTarget, targets
 from torch import Tensor
 
 from hf_posenc import patch_model
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.insight.properties import PropertyTarget, targets
 from hf_posenc.patching.state import base_model_of
 
 SAME = 1e-4  # of outputs of order one: below it is rounding

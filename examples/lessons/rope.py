@@ -7,11 +7,11 @@ run, the block-diagonal matrix and the product of complex numbers are one and th
 
 import torch
 from lesson import apart, show
+from properties.layer import gaussian
 from torch import Tensor
 
 from hf_posenc.core.geometry import Rotation, geometric
 from hf_posenc.core.rotation import rotate, table
-from hf_posenc.insight.properties.layer import gaussian
 
 DIMS, COUNT = 32, 48
 frequencies, positions = geometric(10_000.0, DIMS), torch.arange(COUNT)

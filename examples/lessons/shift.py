@@ -9,10 +9,9 @@ import math
 
 import torch
 from lesson import schemes, show
-
-from hf_posenc.insight.properties import targets
-from hf_posenc.insight.properties.target import FAR
-from hf_posenc.insight.properties.translation import solve
+from properties import targets
+from properties.target import FAR
+from properties.translation import solve
 
 rows, found = {}, {}
 for scheme in schemes("sinusoidal", "binary"):

@@ -6,9 +6,8 @@ how far apart it is. With both, pairs five apart have the same product everywher
 
 import torch
 from lesson import show
-
-from hf_posenc.insight.properties import targets
-from hf_posenc.insight.properties.translation import fit, pairs
+from properties import targets
+from properties.translation import fit, pairs
 
 PAIRS = ((0, 5), (100, 105), (1000, 1005))
 rows = {}

@@ -7,9 +7,8 @@ number ALiBi is a bias of the key alone.
 
 import torch
 from lesson import apart, schemes, show
-
-from hf_posenc.insight.properties import targets
-from hf_posenc.insight.properties.layer import gaussian
+from properties import targets
+from properties.layer import gaussian
 
 COUNT = 32
 for scheme in schemes("alibi"):

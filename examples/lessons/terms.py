@@ -5,10 +5,9 @@ and a function of the distance. The two mixed terms are words times positions of
 """
 
 from lesson import codes, schemes, show
+from properties.layer import gaussian
+from properties.translation import off_diagonals
 from torch import Tensor
-
-from hf_posenc.insight.properties.layer import gaussian
-from hf_posenc.insight.properties.translation import off_diagonals
 
 
 def four(words: Tensor, code: Tensor) -> dict[str, Tensor]:

@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         (
             "rope",
             "pi ntk yarn llama3 --picture frequencies --factor 8 --out frequencies.svg",
-            "sinusoidal --picture clock --animate position",
+            "sinusoidal --picture clock --position 10",
         ),
     ),
     "advise": (

@@ -56,9 +56,9 @@ def patch_model(
     """Replace the positional encoding of a loaded model.
 
     Args:
-        model: a model of transformers with any head, or a PEFT model around one; see `hf-posenc list --models`. An
-            encoder–decoder gets the scheme in both stacks. To give them different ones, patch ``model.get_encoder()``
-            and ``model.get_decoder()``.
+        model: a model of transformers with any head, or a PEFT model around one. `hf-posenc list --models --model M`
+            says if it can be patched. An encoder–decoder gets the scheme in both stacks. To give them different
+            ones, patch ``model.get_encoder()`` and ``model.get_decoder()``.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
         factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.

@@ -28,6 +28,8 @@ SHOW = ["show", "rope", "-p", "clock"]
 # words of the command: what is said
 USAGE: list[tuple[list[str], str]] = [
     (["lst"], "'list'"),
+    (["list", "--models"], "--model qwen3"),
+    (["info", "yarn", "--properties"], "--properties"),
     (["list", "--model", "lama"], "'llama'"),
     (["info", "yarm"], "'yarn'"),
     (["info", "\x1b[31myarn"], "x1b"),
@@ -87,16 +89,15 @@ USAGE: list[tuple[list[str], str]] = [
     (["show", "ropee"], "'rope'"),
     (["show", "rope", "-p", "clok"], "'clock'"),
     ([*SHOW, "--out", "a.pdf"], ".svg"),
-    ([*SHOW, "--animate", "own", "--out", "a.png"], ".gif"),
+    ([*SHOW, "--out", "a.gif"], ".svg"),
+    ([*SHOW, "--animate", "own"], "--animate"),
     ([*SHOW, "--channels", "a"], "--channels"),
     ([*SHOW, "--channels", "99"], "0 … 31"),
     ([*SHOW, "--shape", "kind=lama"], "'llama'"),
     ([*SHOW, *START, "--shape", "heads=4"], "--shape"),
-    (["show", "binary", "-p", "code", "--animate", "position"], "does not depend on position"),
     ([*SHOW, "--length", "8"], "length=8"),
     ([*SHOW, "--trained-length", "4x"], "--trained-length is a whole number"),
     (["show", "rope", "alibi", "--layer", "1", "--json"], "--layer"),
-    ([*SHOW, "--same-scale"], "--same-scale"),
 ]
 FAILURES: list[tuple[list[str], str]] = [
     ([*EVAL, "-l", "999999999", "-t", "posenc_passkey"], "GiB"),

@@ -71,7 +71,7 @@ def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
 
 def test_options_reach_the_tasks(call: Call, tmp_path: Path) -> None:
     settings = ("keys=3", "depths=0,1", "limit=2", "log_samples=true", "scoring=generate", "haystack=repeat",
-                "gen_kwargs=max_gen_toks=2", "batch_size=2")  # fmt: skip
+                'gen_kwargs={"max_gen_toks": 2}', "batch_size=2")  # fmt: skip
     out = tmp_path / "out.json"
     words = ("eval", "-m", "starter:llama", "-l", "128", "-t", "posenc_niah_single", "--out", str(out), "--json")
     answer = call(*words, *(word for one in settings for word in ("--set", one)))

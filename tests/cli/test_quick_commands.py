@@ -94,13 +94,6 @@ def test_parts_of_a_composition_are_shown(call: Call) -> None:
     assert [record["name"] for record in call("info", "yarn+logn", "--json").data] == ["yarn", "logn"]
 
 
-def test_properties_are_measured(call: Call) -> None:
-    found = call("info", "irope", "--properties", "--json").data  # a row for each kind of layer
-    assert found["irope (layer 0)"]["relative"]["holds"]
-    assert found["irope (layer 3)"]["relative"]["value"] is None
-    assert "rope" in call("info", "rope", "--properties").out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["qwen2_5_vl", "clip"])
 def test_a_type_that_reads_images_is_surveyed(model_type: str) -> None:

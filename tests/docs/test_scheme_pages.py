@@ -10,10 +10,10 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
+sys.path.append(str(DOCS.parent / "examples" / "lessons"))  # for `properties`
 
 import scheme_pages  # noqa: E402
-
-from hf_posenc.insight.properties import PROPERTIES, measure  # noqa: E402
+from properties import PROPERTIES, measure  # noqa: E402
 
 RECORDS = {record.name: record for record in scheme_pages.built_in()}
 STORED = json.loads((DOCS / "properties.json").read_text(encoding="utf-8"))

@@ -48,10 +48,9 @@ def rows(llama) -> list[list[int]]:
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("task", TASKS)
 def test_inputs_have_the_requested_length(task: str, before: int, llama, tokenizer, text, rows) -> None:
-    options = TASKS[task] | ({"docs": [str(text)]} if task == "posenc_docs" else {})
     evaluate(
         llama, framing(tokenizer, before), tasks=[task], lengths=[LENGTH], samples=2, scored=16, keys=1, depths=[0.5],
-        text=text if task in LOSSES else None, options=options,
+        text=text if task in LOSSES else None, options=TASKS[task],
     )  # fmt: skip
     read = [row for row in rows if len(row) > 8]  # the last scored token is never read
     assert read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,8 @@ from datasets import Dataset
 
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
-from hf_posenc.eval.tasks.prompt_files import BabilongPrompt, LongBenchQuestion, RulerPrompt
-from hf_posenc.eval.tasks.question_files import QuestionRecord, word_overlap
-from hf_posenc.eval.tasks.ranking import ndcg
-from hf_posenc.eval.tasks.retrieval import local_records
+from hf_posenc.eval.errors import LengthTooShort
+from hf_posenc.eval.tasks.question_files import QuestionRecord, questions_of, word_overlap
 
 SQUAD = {
     "data": [
@@ -69,7 +65,7 @@ def test_questions_of_every_format(llama, tokenizer, tmp_path: Path, name: str, 
     samples = out.raw["samples"]["posenc_qa_file"]
     assert {row.n for row in out.rows} == {3}
     check_room(samples, tokenizer, (200, 400))
-    asked = [question for record in local_records([tmp_path], "t", QuestionRecord) for question in record.asked]
+    asked = list(questions_of([tmp_path]))
     for sample in samples:
         question = asked[sample["doc"]["question"]]
         first, last = sample["doc"]["prompts"][-2:]
@@ -109,100 +105,8 @@ def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
     Dataset.from_list(PLAIN).to_parquet(str(tmp_path / "c.parquet"))
     written(tmp_path, "a.json", PLAIN)
     written(tmp_path, "b.jsonl", PLAIN)
-    found = list(local_records([tmp_path], "t", QuestionRecord))
-    assert found == [QuestionRecord.model_validate(record) for record in PLAIN] * 3
+    assert list(questions_of([tmp_path])) == [QuestionRecord.model_validate(one).asked[0] for one in PLAIN] * 3
     with pytest.raises(UnreadableDocuments):
-        list(local_records([tmp_path / "x.txt"], "t", QuestionRecord))
+        list(questions_of([tmp_path / "x.txt"]))
     columns = {"context": "c", "question": "q", "answers": {"text": ["a"], "answer_start": [1]}}
     assert QuestionRecord.model_validate(columns).asked[0].answers == ("a",)
-
-
-def test_published_prompts_count_at_the_length_they_have(llama, tokenizer, tmp_path: Path) -> None:
-    rows = [
-        {"input": "The grass is green. " * (8 * 2 ** (n % 2)) + f"Code {n}.", "outputs": [f"{n}1", f"{n}2"]}
-        for n in range(6)
-    ]
-    size = 2 * (len(tokenizer(rows[0]["input"])["input_ids"]) + 20)
-    out = run(llama, tokenizer, "posenc_ruler_file", length=size, data=written(tmp_path, "validation.jsonl", rows))
-    assert {(row.length, row.n) for row in out.rows} == {(size // 2, 3), (size, 3)}
-    for sample in out.raw["samples"]["posenc_ruler_file"]:
-        short, long = sample["doc"]["prompts"]
-        assert len(tokenizer(short)["input_ids"]) <= size // 2 < len(tokenizer(long)["input_ids"]) <= size
-        assert len(sample["arguments"]) == 4  # two answers of each prompt, the second after the first
-        assert sample["arguments"][1][0] == f"{short}{sample['arguments'][0][1]},"
-    with pytest.raises(LengthTooShort):
-        run(llama, tokenizer, "posenc_ruler_file", length=100 * size, data=str(tmp_path / "validation.jsonl"))
-
-
-def test_prompts_are_those_of_the_files() -> None:
-    for text in ("Text. Answer:", "Text."):
-        record = {"input": text, "outputs": ["a"], "answer_prefix": " Answer:"}
-        assert RulerPrompt.model_validate(record).text == "Text. Answer:"
-    record = {"input": "Mary is here.", "question": "Where is Mary? ", "target": "here"}
-    prompt = BabilongPrompt.model_validate(record)
-    assert prompt.text == "Mary is here.\n\nQuestion: Where is Mary?\nAnswer:"
-    assert prompt.answers == ("here",)
-
-
-def longbench(words: int) -> dict[str, str]:
-    choices = {f"choice_{letter}": f"choice {letter}" for letter in "ABCD"}
-    text = "first " + "middle " * words + "last"
-    return {"context": text, "question": "Which one?", "answer": "C", **choices}
-
-
-def test_long_texts_lose_their_middle(llama, tokenizer, tmp_path: Path) -> None:
-    data = written(tmp_path, "data.json", [longbench(5), longbench(900)])
-    out = run(llama, tokenizer, "posenc_longbench2", length=600, data=data)
-    samples = out.raw["samples"]["posenc_longbench2"]
-    check_room(samples, tokenizer, (300, 600))
-    assert [len(sample["arguments"]) for sample in samples] == [8, 8]  # four choices at two lengths
-    for sample in samples:
-        assert all("first " in prompt and "last\n</text>" in prompt for prompt in sample["doc"]["prompts"])
-    assert out.raw["configs"]["posenc_longbench2"]["metadata"]["cut"] == {"300": 1, "600": 1}
-    whole = LongBenchQuestion.model_validate(longbench(5)).prompt(2**31)
-    assert longbench(5)["context"] in whole
-    with pytest.raises(UnreadableDocuments, match="answer"):
-        run(llama, tokenizer, "posenc_longbench2", data=written(tmp_path, "e.json", [longbench(5) | {"answer": "E"}]))
-
-
-@pytest.mark.slow
-def test_rankings_of_a_file(llama, tokenizer, tmp_path: Path) -> None:
-    queries = [
-        {"query": f"colour {n}", "documents": [{"text": f"Colour {n}, grade {g}.", "relevance": g} for g in (0, 2, 1)]}
-        for n in range(4)
-    ]
-    data = written(tmp_path, "q.jsonl", queries)
-    out = run(llama, tokenizer, "posenc_rerank", data=data)
-    for sample in out.raw["samples"]["posenc_rerank"]:
-        (prompt, *_), answers = sample["doc"]["prompts"], sample["doc"]["answers"]
-        number = prompt.partition("colour ")[2][0]
-        for answer, grade in zip(answers, (2, 1), strict=True):
-            assert f"Document {answer}: Colour {number}, grade {grade}." in prompt
-    generated = run(llama, tokenizer, "posenc_rerank", data=data, scoring="generate")
-    assert {row.metric for row in generated.rows} == {"ndcg"}
-    with pytest.raises(UnreadableDocuments):
-        run(llama, tokenizer, "posenc_rerank", data=written(tmp_path, "n.jsonl", [{"query": "q", "documents": []}]))
-
-
-def test_ndcg_is_that_of_the_formula() -> None:
-    grades = {"1": 3.0, "2": 2.0, "3": 1.0}
-    best = 3 + 2 / math.log2(3) + 1 / 2
-    assert ndcg(["1", "2", "3"], grades) == pytest.approx(1.0)
-    assert ndcg(["9", "3", "1"], grades) == pytest.approx((1 / math.log2(3) + 3 / 2) / best)
-    assert ndcg([], grades) == 0.0
-    assert ndcg([str(n) for n in range(100, 110)] + ["1"], grades) == 0.0  # the eleventh does not count
-
-
-def test_labels_of_a_file(llama, tokenizer, tmp_path: Path) -> None:
-    rows = [{"text": f"text {n} of kind {n % 3}", "label": f"kind {n % 3}"} for n in range(12)]
-    out = run(llama, tokenizer, "posenc_icl", length=300, data=written(tmp_path, "l.jsonl", rows))
-    for sample in out.raw["samples"]["posenc_icl"]:
-        prompt = sample["doc"]["prompts"][-1]
-        pairs = [shot.rpartition("\nlabel: ") for shot in prompt.split("\n\n")[1:-1]]
-        labels = {text[-1]: label for text, _, label in pairs}
-        assert len(set(labels.values())) == len(labels) == 3  # one number a kind
-        asked = prompt.split("\n\n")[-1].removesuffix("\nlabel:")
-        assert sample["doc"]["answers"] == [labels[asked[-1]]]
-        assert asked not in [text for text, _, _ in pairs]
-    with pytest.raises(TaskOptionOutOfRange, match="3"):
-        run(llama, tokenizer, "posenc_icl", data=str(tmp_path / "l.jsonl"), labels=4)

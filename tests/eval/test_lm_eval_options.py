@@ -14,7 +14,6 @@ from hf_posenc.errors import BadComparison, RequestTooLong, UnknownOption, Wrong
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.catalogue import explained_task_errors
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
-from hf_posenc.eval.settings import generation_of
 from hf_posenc.eval.tasks import base
 from hf_posenc.starters.loading import starter_path
 
@@ -57,13 +56,10 @@ def run(llama, tokenizer, folder: Path, **options):
 
 
 def test_options_of_generation_reach_the_requests(llama, tokenizer, tmp_path: Path) -> None:
-    out = run(llama, tokenizer, task_folder(tmp_path), gen_kwargs="max_gen_toks=3,until=?", limit=2)
+    out = run(llama, tokenizer, task_folder(tmp_path), gen_kwargs={"max_gen_toks": 3, "until": "?"}, limit=2)
     assert len(samples(out)) == 2
     for sample in samples(out):
         assert sample["arguments"][0][1]["max_gen_toks"] == 3
-    assert generation_of({"a": 1}) == {"a": 1}
-    with pytest.raises(WrongKind, match="name=value"):
-        generation_of("max_gen_toks")
 
 
 @pytest.mark.slow
@@ -99,9 +95,10 @@ def test_numbers_are_those_of_stock_lm_eval(llama, tokenizer, tmp_path: Path) ->
         ({"system_instruction": "Be brief."}, NotMeasurable, "system_instruction has no effect"),
         ({"apply_chat_template": True}, NotMeasurable, "no chat template"),
         ({"fewshot_as_multiturn": True}, TaskOptionOutOfRange, "Pass apply_chat_template"),
-        ({"gen_kwargs": "max_gen_toks=2"}, UnknownOption, "None of the tasks posenc_passkey generates"),
+        ({"gen_kwargs": {"max_gen_toks": 2}}, UnknownOption, "None of the tasks posenc_passkey generates"),
         ({"options": {"lenghts": [64]}}, UnknownOption, "Did you mean 'lengths'"),
         ({"options": "{}"}, WrongKind, "'{}'"),
+        ({"gen_kwargs": "max_gen_toks=2"}, WrongKind, "Pass a dictionary"),
         ({"num_fewshot": -1}, TaskOptionOutOfRange, "num_fewshot"),
     ],
 )

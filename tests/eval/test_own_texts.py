@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_posenc.errors import BadComparison, WrongKind
+from hf_posenc.errors import BadComparison, UnknownOption, WrongKind
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.catalogue import check_settings_read
 from hf_posenc.eval.errors import TextTooShort, UnreadableDocuments
@@ -22,7 +23,7 @@ from .conftest import TRAINED, nats
 
 LENGTHS = [64, TRAINED]
 SMALL = {"tasks": ["posenc_docs"], "lengths": LENGTHS, "scored": 16, "log_samples": True}
-SOURCE = module_text("bisect")
+SOURCE, SOURCE_FILE = module_text("bisect"), bisect.__file__
 
 
 @pytest.fixture
@@ -34,8 +35,7 @@ def records(tmp_path):
 
 
 def test_numbers_are_those_of_the_documents(llama, tokenizer, records) -> None:
-    options = {"docs": str(records), "field": "body", "from_start": True}
-    evaluation = evaluate(llama, tokenizer, options=options, **SMALL)
+    evaluation = evaluate(llama, tokenizer, text=str(records), text_field="body", options={"from_start": True}, **SMALL)
     counts = evaluation.raw["configs"]["posenc_docs"]["metadata"]["documents"]
     assert counts == {"read": 6, "used": 3, "short": 1, "empty": 2, "windows": 3}
     rows = {(r.metric, r.length): r for r in evaluation.rows}
@@ -52,8 +52,8 @@ def test_numbers_are_those_of_the_documents(llama, tokenizer, records) -> None:
 
 def test_each_document_has_as_many_windows(llama, tokenizer, records) -> None:
     """At random places of all its parts, scored like any other tokens; the books differ in length."""
-    options = {"docs": str(records), "field": "body"}
-    evaluation = evaluate(llama, tokenizer, options=options, samples=8, **SMALL)
+    given = SMALL | {"text": str(records), "text_field": "body", "samples": 8}
+    evaluation = evaluate(llama, tokenizer, **given)
     samples = evaluation.raw["samples"]["posenc_docs"]
     clusters = [sample["doc"]["cluster"] for sample in samples]
     assert {name: clusters.count(name) for name in clusters} == {
@@ -67,7 +67,7 @@ def test_each_document_has_as_many_windows(llama, tokenizer, records) -> None:
         for length in LENGTHS:
             loss = nats(llama, ids[-length:], 16).mean().item()
             assert sample[f"nll_L{length}"] == pytest.approx(loss, rel=1e-5)
-    other = evaluate(llama, tokenizer, options=options, samples=8, seed=1, **SMALL).raw["samples"]["posenc_docs"]
+    other = evaluate(llama, tokenizer, seed=1, **given).raw["samples"]["posenc_docs"]
     assert [s["doc"]["name"] for s in other] != [s["doc"]["name"] for s in samples]
 
 
@@ -75,13 +75,15 @@ def test_documents_that_are_all_too_short_raise(llama, tokenizer, tmp_path) -> N
     (tmp_path / "a.txt").write_text("short", encoding="utf-8")
     (tmp_path / "b.txt").write_text("", encoding="utf-8")
     with pytest.raises(TextTooShort, match="128"):
-        evaluate(llama, tokenizer, options={"docs": str(tmp_path)}, **SMALL)
+        evaluate(llama, tokenizer, text=str(tmp_path), **SMALL)
 
 
 def test_missing_sources_raise(llama, tokenizer, tmp_path) -> None:
-    for options in ({}, {"docs": str(tmp_path / "nowhere.txt")}, {"docs": str(tmp_path)}):
+    for text in (None, str(tmp_path / "nowhere.txt"), str(tmp_path)):
         with pytest.raises(UnreadableDocuments):
-            evaluate(llama, tokenizer, options=options, **SMALL)
+            evaluate(llama, tokenizer, text=text, **SMALL)
+    with pytest.raises(UnknownOption):
+        evaluate(llama, tokenizer, text=SOURCE_FILE, options={"docs": str(tmp_path)}, **SMALL)
 
 
 BOOKS = [module_text("bisect"), "short", module_text("keyword") * 3, ""]

@@ -24,6 +24,7 @@ HEADS, CHANNELS, POSITIONS = 4, 32, 64  # most that a table holds
 CELLS = 64  # rows and columns of a mask
 DIGITS = 5
 PLOTS = ("score_curve", "bias_curve", "distance_curve", "frequencies", "code", "visible")
+HOOKS = {"frequencies": ("rotation", "row_rotation"), "visible": ("visible", "regions")}  # shown if trivial, too
 
 
 def table(scheme: str) -> dict[str, Any]:
@@ -44,9 +45,7 @@ def at_factor(entry: Entry, request: PlotRequest) -> dict[str, Any]:
     """The numbers of one scheme at the factor of a request."""
     with request.target(entry, plot_of("score_curve")) as target:
         geometry = target.geometry
-        shown = [name for name in PLOTS if plot_of(name).shows(target)]
-        if not plot_of("code").is_informative(target):  # a rotation is shown as clock hands
-            shown = [name for name in shown if name != "code"]
+        shown = [name for name in PLOTS if plot_of(name).shows(target) or target.has(*HOOKS.get(name, ()))]
     length = geometry.target_length
     found: dict[str, Any] = {
         "factor": geometry.factor, "length": length, "trained_length": geometry.trained_length,
@@ -85,8 +84,8 @@ def code(numbers: Any) -> dict[str, Any]:
 
 def mask(numbers: Any) -> dict[str, Any]:
     """Visible pairs as rows of 0 and 1, thinned out to at most `CELLS` rows."""
-    stride = max(1, -(-len(numbers["region"]) // CELLS))
-    seen = ~numbers["region"][::stride, ::stride].isnan()
+    stride = max(1, -(-len(numbers["changed"]) // CELLS))
+    seen = ~numbers["changed"][::stride, ::stride].isnan()
     return {"stride": stride, "mask": ["".join("01"[int(cell)] for cell in row) for row in seen.tolist()]}
 
 

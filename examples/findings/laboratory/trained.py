@@ -48,7 +48,7 @@ def with_scheme(
 @lru_cache(maxsize=1)
 def measurable(name: str) -> Any:
     """A bundled model as lm-eval takes it; cached with its tokenized text, because every variant needs both."""
-    with suppress_output(True):
+    with suppress_output():
         return language_model(*load_starter(name))
 
 
@@ -70,7 +70,7 @@ def tuned(
         if "lora_alone" in settings:
             model, plan = lora_alone(model, settings["lora_alone"]), replace(plan, chunked_loss=False)
         model = finetune(model, tokenizer, [module_text(name) for name in MODULES], plan).model
-    with suppress_output(True):
+    with suppress_output():
         lm = language_model(model, tokenizer)
     for at in points:
         yield at, scores_at(lm, at, max(points), **options)

@@ -128,7 +128,7 @@ def measured_model(given: str, base: str | None, dtype: str | None, loading: dic
 def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
     """Show a comparison, and exit with the code that says whether all cells were measured."""
     if as_json:
-        from hf_posenc.eval.results.effective_length import results_of
+        from hf_posenc.eval.results.ranking import results_of
 
         output.show_json(results_of(comparison))
     else:

@@ -43,19 +43,13 @@ COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme, or a composition.")],
     bibtex: Annotated[bool, Option("--bibtex", help="Write only the BibTeX of its papers.")] = False,
-    properties: Annotated[
-        bool, Option("--properties", help="Measure its properties instead: unique, relative, bounded …")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a scheme, or each part of a composition: formula, paper, options."""
-    if bibtex and (as_json or properties):
-        raise BadArgument("--bibtex writes BibTeX alone. Leave the other option out.")
+    if bibtex and as_json:
+        raise BadArgument("--bibtex writes BibTeX alone. Leave --json out.")
     if bibtex:
         output.show_text(cite(name))
-        return
-    if properties:
-        show_properties(name, as_json)
         return
     records = [scheme_record(part) for part in name.split("+")]
     if as_json:
@@ -82,21 +76,6 @@ def own_formula(record: SchemeRecord) -> str:
     return f"formula (LaTeX):\n\n    {record.formula}" if own else ""
 
 
-def show_properties(name: str, as_json: bool) -> None:
-    """Show each property of a scheme with the number that decides it."""
-    from hf_posenc.insight.properties import PROPERTIES, measure
-    from hf_posenc.schemes.entry import entries_of
-
-    specs = [(entry.scheme or "none", entry.options) for entry in entries_of([name])]
-    table = measure(specs)  # of a scheme whose layers differ, a row for each kind of layer
-    if as_json:
-        output.show_json({label: {key: cell.to_dict() for key, cell in row.items()} for label, row in table.items()})
-        return
-    for label, row in table.items():
-        lines = [(PROPERTIES[key].question, cell, cell.explanation) for key, cell in row.items()]
-        output.show_table(("property", label, "the number"), lines)
-
-
 def facts(record: SchemeRecord) -> str:
     """Format a record as lines of key and value."""
     lines = {
@@ -121,7 +100,7 @@ def list_command(
         Option("--model", "-m", help="Only schemes for this family (llama, gpt2); --models also takes a checkpoint."),
     ] = None,
     models: Annotated[
-        bool, Option("--models", help="List families that can be patched; takes minutes without --model.")
+        bool, Option("--models", help="Show whether the family or checkpoint of --model can be patched.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -144,17 +123,12 @@ def list_command(
 
 
 def show_families(model: str | None, as_json: bool) -> None:
-    """Show which families of models can be patched, as measured on the installed transformers."""
+    """Show whether a family of models, or a checkpoint, can be patched, as measured on the installed transformers."""
     from hf_posenc.insight import families
 
-    if model is not None:
-        found = families.one(model)
-    else:
-        total, found = sum(map(len, families.CLASSES.values())), []
-        with output.progress(quiet=as_json) as report:
-            for number, family in enumerate(families.survey(), 1):
-                found.append(family)
-                report(number / total, family.model_type)
+    if model is None:
+        raise BadArgument("--models looks at one family or checkpoint. Name it, as in --models --model qwen3.")
+    found = families.one(model)
     if as_json:
         output.show_json([asdict(one) for one in found])
     else:

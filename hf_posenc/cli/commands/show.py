@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
@@ -73,19 +73,9 @@ def show(
             "--length", "-l", help="Number of positions shown, at least 2; such as 1024 or 1k.", heading=VIEW
         ),
     ] = None,
-    position: Annotated[int | None, of_view(min=0, help="Single position shown, or that of the last frame.")] = None,
+    position: Annotated[int | None, of_view(min=0, help="Single position shown.")] = None,
     channels: Annotated[str | None, of_view(help="Channels or rotation pairs, as in 0,8,16.")] = None,
-    same_scale: Annotated[bool, of_view("--same-scale", help="One scale for all schemes, not one for each.")] = False,
-    animate: Annotated[
-        Literal["factor", "length", "position", "own"] | None,
-        cli.of_output(
-            metavar="QUANTITY",
-            help="Quantity that changes between frames: factor, length, position, or own (the plot's own).",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, cli.of_output(help="A .png, .svg or .gif; default: pictures/NAME.png, or .gif if animated.")
-    ] = None,
+    out: Annotated[Path | None, cli.of_output(help="A .png or .svg; default: pictures/NAME.png.")] = None,
     as_json: cli.AsJson = False,
 ) -> None:
     """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
@@ -112,47 +102,32 @@ def show(
         cli.check_unread(context, ("layer",), "has no effect on schemes that are alike in all layers. Leave it out.")
     if listed:
         return show_rows(compose.plots_of(request), as_json)  # the default one first
-    draw(request, picture, out, animate, same_scale=same_scale, as_json=as_json)
+    draw(request, picture, out, as_json=as_json)
 
 
-def draw(
-    request: PlotRequest,
-    names: Sequence[str] | None,
-    out: Path | None,
-    animate: str | None,
-    *,
-    same_scale: bool,
-    as_json: bool,
-) -> None:
+def draw(request: PlotRequest, names: Sequence[str] | None, out: Path | None, *, as_json: bool) -> None:
     """Compute the plots; write them and show where, or show their numbers."""
     from hf_posenc.core.plotting import require_matplotlib
     from hf_posenc.insight.plots import compose, kinds
     from hf_posenc.insight.plots import save as saving
 
-    animated = animate is not None or (out is not None and out.suffix.lower() == ".gif")
     path = out or FOLDER / "x.png"
     check_output_file("--out", path)
-    saving.check_ending(path if out or not animated else path.with_suffix(".gif"), animated=animated)
+    saving.check_ending(path)
     if out or not as_json:
         require_matplotlib()
     words = cli.words_of(names)
     named = [kinds.plot_of(word) for word in words if words != [ALL]]
     plots = named or compose.plots_of(request)[: None if words else 1]
     compose.check_view(request, plots)
-    if same_scale and not any(plot.scaled for plot in plots):
-        raise BadArgument(f"--same-scale has no effect on {', '.join(plot.name for plot in plots)}. Leave it out.")
-    computed = []
-    for one in plots:
-        swept: Any = None if animate == "own" else animate
-        sheets = saving.frames(one, request, swept) if animated else [compose.sheets(one, request)]
-        computed.append(saving.ComputedPlot(one, sheets, same_scale))
+    computed = [saving.ComputedPlot(one, compose.sheets(one, request)) for one in plots]
     if out is None:
         labels = re.sub(r"[:,;]", "-", "-".join(entry.label for entry in request.entries))
         name = slug(labels) + (f"-{slug(plots[0].name)}" if len(plots) == 1 else "")
-        path = FOLDER / f"{name}{'.gif' if animated else '.png'}"
+        path = FOLDER / f"{name}.png"
     written = saving.save(computed, path) if out or not as_json else []
     if as_json:
-        output.show_json([saving.to_dict(one) | {"files": list(map(str, written))} for one in computed])
+        output.show_json([one.to_dict() | {"files": list(map(str, written))} for one in computed])
         return
     for file in written:
         output.show_text(f"Written to {file}")
@@ -167,11 +142,11 @@ def loaded(model: str) -> Any:
 
 
 def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
-    """Show names, titles and animated quantities of plots."""
+    """Show names and titles of plots."""
     if as_json:
-        output.show_json([{"name": p.name, "title": p.title, "animates": p.sweep} for p in plots])
+        output.show_json([{"name": plot.name, "title": plot.title} for plot in plots])
     else:
-        output.show_table(("plot", "shows", "animates"), [(p.name, p.title, p.sweep) for p in plots])
+        output.show_table(("plot", "shows"), [(plot.name, plot.title) for plot in plots])
 
 
 def shapes_of(given: str) -> Shapes:

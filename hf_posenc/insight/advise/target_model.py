@@ -134,8 +134,9 @@ def general_adapter(config: PreTrainedConfig) -> Adapter:
     finally:
         logging.set_verbosity(level)
     if adapter is None:
+        named = config.model_type
         raise UnsupportedModel(
-            f"No adapter knows where {config.model_type!r} models keep position. `hf-posenc list --models` names those "
-            "that have one."
+            f"No adapter knows where {named!r} models keep position. `hf-posenc list --models --model {named}` says "
+            "why."
         )
     return adapter

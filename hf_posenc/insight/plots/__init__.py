@@ -11,8 +11,8 @@ is ``hf-posenc show``.
 from hf_posenc.insight.plots.compose import numbers, show
 from hf_posenc.insight.plots.kinds import list_plots
 from hf_posenc.insight.plots.models import Model, Shapes
-from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, register_plot
+from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, register_plot
 
 __all__ = [
-    "Model", "Plot", "Scales", "Shapes", "Sheet", "Target", "View", "list_plots", "numbers", "register_plot", "show",
+    "Model", "Plot", "Shapes", "Sheet", "Target", "View", "list_plots", "numbers", "register_plot", "show",
 ]  # fmt: skip

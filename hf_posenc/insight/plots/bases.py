@@ -1,16 +1,13 @@
 """Base classes of plots, with maps, lines or curves, and their scales. One rule for all:
 
-    signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
-    magnitudes (distances, shares)                    dark blue to yellow (cividis)
-    every scheme has a scale of its own, which ends at its largest absolute value; with --same-scale all have one
-    a colour bar of signed numbers                    shows zero and the part of its scale that occurs
-
-The frames of an animation share the scale of their panel.
+signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
+magnitudes (distances, shares)                    dark blue to yellow (cividis)
+every scheme has a scale of its own, which ends at its largest absolute value
+a colour bar of signed numbers                    shows zero and the part of its scale that occurs
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,19 +15,8 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.plotting import MAGNITUDES, SIGNED, plain
-from hf_posenc.insight.plots.equal_panels import drawn_once
-from hf_posenc.insight.plots.marks import (
-    FAINT,
-    INK,
-    comparable,
-    curve,
-    labelled,
-    legend,
-    named,
-    panels,
-    sheet_panels,
-)
-from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
+from hf_posenc.insight.plots.marks import FAINT, INK, comparable, curve, labelled, legend, sheet_panels
+from hf_posenc.insight.plots.registry import Plot, Sheet
 
 OWN_SCALES = "each scheme has its own scale"
 SAME_SCALE = "all panels have one scale"
@@ -47,10 +33,10 @@ def limits_of(maps: Sequence[Tensor], *, signed: bool = True) -> tuple[float, fl
     return low, high if high > low else low + 1.0
 
 
-def say_scale(figure: Any, scales: Scales, panels: int, limits: Sequence[tuple[float, float]] = ()) -> None:
+def say_scale(figure: Any, panels: int, limits: Sequence[tuple[float, float]] = ()) -> None:
     """Say in the heading whether panels have scales of their own, where there is more than one panel."""
     if panels > 1:
-        said = SAME_SCALE if scales.same or len(set(limits)) == 1 else OWN_SCALES
+        said = SAME_SCALE if len(set(limits)) == 1 else OWN_SCALES
         figure.suptitle("\n".join(filter(None, [figure.get_suptitle(), said])))
 
 
@@ -73,21 +59,18 @@ class Maps(Plot):
     axis_names: ClassVar[tuple[str, str]] = "key position (tokens)", "query position (tokens)"
     sizes: ClassVar[tuple[tuple[float, float], ...]] = (4.6, 3.9), (3.2, 3.0)
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        """Draw one map per scheme; equal ones once."""
-        sheets, scales = drawn_once(sheets, scales)
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
+        """Draw one map per scheme; the heads of a scheme have one scale."""
         grid = self.panels(figure, sheets)
         colours, limits, images, ranges = SIGNED if self.signed else MAGNITUDES, [], [], []
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            maps = [one.numbers[self.key] for one in scales.of(number)]
+        for axes, sheet in zip(grid, sheets, strict=True):
+            maps = [one.numbers[self.key] for one in sheets if one.label == sheet.label]
             limits.append(limits_of(maps, signed=self.signed))
             ranges.append(limits_of([*maps, torch.zeros(1)] if self.signed else maps, signed=False))
             images.append(heat_map(axes, sheet.numbers[self.key], limits[-1], colours, square=self.square))
             self.mark(axes, sheet)
-        bars = colour_bars(figure, grid, images, self.unit)
-        crop(bars, ranges)
-        say_scale(figure, scales, len(grid), limits)
-        self.mark_bars(bars, sheets)
+        crop(colour_bars(figure, grid, images, self.unit), ranges)
+        say_scale(figure, len(grid), limits)
 
     def panels(self, figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
         """One panel per scheme, named, with room for a colour bar."""
@@ -96,9 +79,6 @@ class Maps(Plot):
 
     def mark(self, axes: Any, sheet: Sheet) -> None:
         """Anything else on a map."""
-
-    def mark_bars(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
-        """Anything else on the colour bars."""
 
 
 def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label: str) -> list[Any]:
@@ -132,80 +112,43 @@ def heat_map(axes: Any, values: Tensor, limits: tuple[float, float], colours: An
 
 
 Line = tuple[str, Tensor, Tensor]
-"""Name of a line, x and y."""
+"""Name of a line, x and y; the only line of a scheme has none."""
 
 
 class Lines(Plot):
-    """Base of plots with one panel per scheme, and some lines in each.
+    """Base of plots with lines over positions or distances, by default one per scheme.
+
+    Every scheme has a panel; all are in one if each has a single line, and none of these would look flat there.
 
     Class attributes:
+        key: what `numbers` calls the y of the only line; its x is ``distance``.
         axis_names: of x and y.
-        widths: of a panel that is alone, and of one beside others; inches.
-        height: of a panel, inches.
         tapered: whether earlier lines are wider, so that coinciding ones are all seen.
     """
 
+    key: ClassVar[str] = ""
     axis_names: ClassVar[tuple[str, str]]
-    widths: ClassVar[tuple[float, float]] = 6.8, 3.6
-    height: ClassVar[float] = 3.0
     tapered: ClassVar[bool] = True
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        """Draw one panel of lines per scheme."""
-        size, shared = (self.widths[len(sheets) > 1], self.height), scales.same or not self.scaled
-        grid = sheet_panels(figure, sheets, size, self.axis_names, sharey=shared)
-        for axes, sheet in zip(grid, sheets, strict=True):
-            found = list(self.lines(sheet.numbers))
-            for number, (name, x, y) in enumerate(found):
-                curve(axes, x, y, name, number, len(found), tapered=self.tapered)
-            self.mark(axes)
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
+        """Draw the lines, and their names where a panel has several."""
+        found = [list(self.lines(sheet.numbers)) for sheet in sheets]
+        single = len(sheets) > 1 and all(len(lines) == 1 and not lines[0][0] for lines in found)
+        if single and comparable([lines[0][2] for lines in found]):
+            found = [[(labelled(sheet), *lines[0][1:]) for sheet, lines in zip(sheets, found, strict=True)]]
+        panels = sheets if len(found) == len(sheets) else [Sheet("", {})]
+        grid = sheet_panels(figure, panels, (6.8 if len(panels) == 1 else 3.6, 3.0), self.axis_names)
+        for axes, lines in zip(grid, found, strict=True):
+            for number, (name, x, y) in enumerate(lines):
+                curve(axes, x, y, name, number, len(lines), tapered=self.tapered)
+            self.mark(axes, sheets)
             plain(axes)
-        if self.scaled:
-            say_scale(figure, scales, len(grid))
+        say_scale(figure, len(grid))
         legend(figure, *grid)
 
-    @abstractmethod
     def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
         """The lines of a scheme."""
-
-    def mark(self, axes: Any) -> None:
-        """Anything else in a panel."""
-
-
-class Curves(Plot):
-    """Base of plots with one curve per scheme over a distance.
-
-    All are on one pair of axes, unless one of them would look flat there; then each scheme has its own.
-    """
-
-    key: ClassVar[str]
-    unit: ClassVar[str]
-    across: ClassVar[str] = "distance from query to key (tokens)"
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        """Draw one curve per scheme."""
-        together = scales.same or comparable([sheet.numbers[self.key] for sheet in scales.every])
-        groups = [sheets] if together else [[sheet] for sheet in sheets]
-        grid = panels(figure, len(groups), *((7.0, 3.05) if together else (3.6, 3.0)))
-        for number, (axes, group) in enumerate(zip(grid, groups, strict=True)):
-            self.curves(axes, group, scales.every if together else scales.of(number))
-            if len(group) == 1:  # which needs no legend
-                axes.set_title(named(labelled(group[0]), 7.0 if together else 3.6), loc="left", fontsize=10)
-        legend(figure, *(grid if together else []))
-        say_scale(figure, scales, len(grid))
-
-    def curves(self, axes: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
-        """Draw the curves of some sheets on one pair of axes that holds those of all ``among`` which they are."""
-        for number, sheet in enumerate(sheets):
-            curve(axes, sheet.numbers["distance"], sheet.numbers[self.key], labelled(sheet), number, len(sheets))
-        every = torch.cat([sheet.numbers[self.key].double() for sheet in among])
-        low, high = float(every[every.isfinite()].min()), float(every[every.isfinite()].max())
-        room = 0.05 * (high - low or 1.0)
-        axes.set_ylim(low - room, high + room)
-        plain(axes)
-        axes.set_xlabel(self.across)
-        axes.set_ylabel(self.unit)
-        self.mark(axes, sheets)
+        yield "", numbers["distance"], numbers[self.key]
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
-        """Anything else on the axes."""
+        """Anything else in a panel."""

@@ -18,8 +18,6 @@ from hf_posenc.insight.plots.registry import Target, position_range
 
 BASE = 10_000.0  # of models without RoPE of their own
 STEADY = 1e-4  # relative change of a hand's length that is rounding
-TIED = 1e-6  # relative difference of two widths that is rounding
-GOLDEN = math.pi * (3 - math.sqrt(5))  # gives every channel a clearly different direction
 
 
 def has_code(target: Target) -> bool:
@@ -72,44 +70,12 @@ def hands(code: Tensor) -> Tensor | None:
 
 
 def rotated(target: Target, length: int, start: int = 0) -> Tensor | None:
-    """Angle of each hand relative to position 0, radians modulo 2Ï, ``[length, pairs]``, float64; None without."""
+    """Angle of each hand relative to position 0, radians modulo 2π, ``[length, pairs]``, float64; None without."""
     first, now = hands(codes(target, 2)), hands(codes(target, max(length, 2), start))
     if first is None or now is None:
         return None
     clockwise = (first[1] * first[0].conj()).angle().sign()  # (sin, cos) turns against (cos, sin)
     return ((now[:length] * first[0].conj()).angle() * clockwise).remainder(2 * math.pi)
-
-
-def products(target: Target, length: int, origin: int) -> Tensor:
-    """⟨code(origin), code(p)⟩ over |code(origin)|², for p = 0 … length − 1, ``[length]``."""
-    code = codes(target, length).double()
-    return (code @ code[origin]) / code[origin].square().sum().clamp(min=1e-12)
-
-
-def path(target: Target, length: int) -> tuple[Tensor, tuple[float, float]]:
-    """Codes in the plane of their two widest directions, ``[length, 2]``, and the shares of variance these have."""
-    code = codes(target, length).double()
-    centred = code - code.mean(0)
-    _, size, directions = torch.linalg.svd(centred, full_matrices=False)
-    angles = GOLDEN * torch.arange(code.shape[1], dtype=torch.float64)
-    first = among_ties(angles.cos(), size, directions, 0)
-    second = among_ties(angles.sin(), size, directions, 1, first)
-    plane = centred @ torch.stack((first, second), dim=1)
-    shares = plane.square().sum(0) / centred.square().sum().clamp(min=1e-30)
-    return plane, (float(shares[0]), float(shares[1]))
-
-
-def among_ties(towards: Tensor, size: Tensor, directions: Tensor, which: int, before: Tensor | None = None) -> Tensor:
-    """A unit vector among the directions as wide as one of them: that which leans most ``towards`` a fixed one.
-
-    Codes may have equal variance in many directions (binary digits do), and then the choice is arbitrary; so is the
-    sign of a single one.
-    """
-    tied = directions[(size - size[min(which, len(size) - 1)]).abs() <= TIED * size[0]]
-    found = tied.T @ (tied @ towards)
-    if before is not None:
-        found = found - before * (before @ found)
-    return found / found.norm().clamp(min=1e-12)
 
 
 def gram(target: Target, length: int) -> Tensor:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hf_posenc.errors import NotPatched, OptionOutOfRange, OutsideModel
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.models import Model, Shapes, carried
-from hf_posenc.insight.plots.registry import VIEW, NothingToPlot, Plot, Sheet, Target, View
+from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, View
 from hf_posenc.schemes.build import reach_of
-from hf_posenc.schemes.entry import LENGTHS, Entry, Given, entries_of
+from hf_posenc.schemes.entry import Entry, Given, entries_of
 from hf_posenc.schemes.spec import parts_of_spec
 
 
@@ -64,7 +64,7 @@ class PlotRequest:
 
 
 def plots_of(request: PlotRequest) -> list[Plot]:
-    """Return the plots that accept all of the schemes and show at least one, the most informative first.
+    """Return the plots that accept all of the schemes and show at least one, the default one first.
 
     Raises:
         NothingToPlot: no plot shows all of the schemes.
@@ -73,14 +73,12 @@ def plots_of(request: PlotRequest) -> list[Plot]:
     found, refused = [], []
     for plot in list_plots():
         try:
-            accepts, shows, informs = zip(
-                *(applicability(plot, request, entry) for entry in request.entries), strict=True
-            )
+            accepts, shows = zip(*(applicability(plot, request, entry) for entry in request.entries), strict=True)
         except OptionOutOfRange as error:  # such as a window longer than this plot's trained length
             refused.append(error)
             continue
         if all(accepts) and any(shows):
-            found.append((plot, all(informs), any(informs)))
+            found.append((plot, not plot.general, all(shows)))
     if refused and not found:
         raise refused[0]
     if not found:
@@ -90,11 +88,11 @@ def plots_of(request: PlotRequest) -> list[Plot]:
     return [first, *(plot for plot, *_ in found if plot is not first)]
 
 
-def applicability(plot: Plot, request: PlotRequest, entry: Entry) -> tuple[bool, bool, bool]:
-    """Whether a plot accepts a scheme, shows it, and is informative for it."""
+def applicability(plot: Plot, request: PlotRequest, entry: Entry) -> tuple[bool, bool]:
+    """Whether a plot accepts a scheme, and shows it."""
     with request.target(entry, plot) as target:
         accepts = plot.accepts(target)
-        return accepts, accepts and plot.shows(target), accepts and plot.is_informative(target)
+        return accepts, accepts and plot.shows(target)
 
 
 def sheets(plot: Plot, request: PlotRequest) -> list[Sheet]:
@@ -134,9 +132,8 @@ def check_view(request: PlotRequest, plots: Sequence[Plot]) -> None:
         OptionOutOfRange: there is such a field.
     """
     read = {name for plot in plots for name in plot.options}
-    for name in VIEW:
-        value = getattr(request.view, name)
-        if name not in read and value != getattr(View(), name):
+    for name, value in asdict(request.view).items():
+        if name not in read and value is not None:
             names = ", ".join(plot.name for plot in plots)
             raise OptionOutOfRange(f"{name}={value!r} has no effect on {names}. Leave it out, or choose another plot.")
 
@@ -147,10 +144,10 @@ def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | Non
     Args:
         schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``;
             None for the one that ``model`` carries, which is shown as it is, with what it has learned.
-        plots: names of plots; by default the most informative one for the schemes.
+        plots: names of plots; by default the first that shows the schemes.
         **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``position``, ``head``,
-            ``channels``, ``vectors`` as in `View`; ``layer``; ``model``, a loaded model, or ``shapes``, `Shapes` of a
-            model without weights.
+            ``channels`` as in `View`; ``layer``; ``model``, a loaded model, or ``shapes``, `Shapes` of a model without
+            weights.
 
     Returns:
         A matplotlib figure for each plot, by name.
@@ -173,7 +170,7 @@ def numbers(schemes: str | Iterable[Given] | None, plot: str, **how: Any) -> lis
 
 
 def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> list[Plot]:
-    """Return the named plots, or the most informative one."""
+    """Return the named plots, or the default one."""
     if plots is None:
         return plots_of(request)[:1]
     return [plot_of(name) for name in ([plots] if isinstance(plots, str) else plots)]
@@ -185,27 +182,25 @@ def request_of(
     model: Any = None,
     shapes: Shapes | None = None,
     layer: int = 0,
-    **how: Any,
+    factor: float | None = None,
+    target_length: int | None = None,
+    trained_length: int | None = None,
+    **view: Any,
 ) -> PlotRequest:
-    """Build the request of `show`.
+    """Build the request of `show`; ``view`` are the fields of `View`.
 
     Raises:
-        TypeError: a keyword is unknown.
         NotPatched: no scheme is named, and there is no model that carries one.
         PosEncError: a scheme or option is refused.
     """
-    unknown = set(how) - {*VIEW, *LENGTHS}
-    if unknown:
-        raise TypeError(
-            f"show() has no option {min(unknown)!r}. It takes model, shapes, layer, {', '.join((*VIEW, *LENGTHS))}."
-        )
+    lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
     entries = entries_of(schemes) if schemes is not None else [] if model is None else carried(model)
     if not entries:
         raise NotPatched("No scheme is named, and there is no model that carries one. Name a scheme, such as 'rope'.")
     return PlotRequest(
         entries,
         Model(model) if model is not None else shapes or Shapes(),
-        View(**{name: value for name, value in how.items() if name in VIEW}),
-        {name: value for name, value in how.items() if name in LENGTHS and value is not None},
+        View(**view),
+        {name: value for name, value in lengths.items() if value is not None},
         layer,
     )

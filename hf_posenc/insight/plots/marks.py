@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.plotting import COLOURS, DOTS_PER_INCH, MARKERS, NEUTRAL, SETTINGS, WIDEST, require_matplotlib
-from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
+from hf_posenc.insight.plots.registry import Plot, Sheet
 
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
@@ -128,18 +128,17 @@ def named(label: str, inches: float, size: float = 10) -> str:
 
 
 def labelled(sheet: Sheet) -> str:
-    """The label of a scheme, with the head that is shown where heads differ, or the heads that are alike."""
+    """The label of a scheme, with the head that is shown where heads differ, or all heads where they are alike."""
     head = sheet.numbers.get("head")
     return sheet.label if head is None else f"{sheet.label}, head{'s' * isinstance(head, str)} {head}"
 
 
-def figure(plot: Plot, drawn: Sequence[Sheet], scales: Scales | None = None) -> Any:
+def figure(plot: Plot, drawn: Sequence[Sheet]) -> Any:
     """Draw a matplotlib figure of some sheets.
 
     Args:
         plot: the plot the sheets belong to.
         drawn: what to draw.
-        scales: which sheets have a scale in common; by default each has its own.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -151,7 +150,7 @@ def figure(plot: Plot, drawn: Sequence[Sheet], scales: Scales | None = None) -> 
     colours = {name: INK for name, value in SETTINGS.items() if value == NEUTRAL}
     with rc_context({**SETTINGS, **colours}):
         canvas = Figure(figsize=(6.0, 4.0), dpi=DOTS_PER_INCH, layout="constrained")
-        plot.draw(canvas, drawn, scales or Scales([drawn]))
+        plot.draw(canvas, drawn)
         heading = [text for text in (plot.title, canvas.get_suptitle()) if text]
         canvas.suptitle(wrapped("\n".join(heading), canvas.get_figwidth()), fontsize=HEADING, x=0.01, ha="left")
         return canvas

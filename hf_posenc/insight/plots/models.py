@@ -16,7 +16,6 @@ import torch
 from annotated_types import Ge, MultipleOf
 from torch import nn
 
-from hf_posenc.checkpoints.load import agree
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation, geometric
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.record import SchemeRecord
@@ -28,7 +27,7 @@ from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
-from hf_posenc.patching.state import base_model_of, describe, is_patched, patch_of, scheme_of
+from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme
 from hf_posenc.schemes.entry import Entry
@@ -107,31 +106,24 @@ class Model:
     model: nn.Module = field(repr=False)
 
     def carries(self, entry: Entry, lengths: Mapping[str, Any]) -> bool:
-        """Whether the model carries the scheme of an entry, with its options and the lengths that are given.
+        """Whether the model carries the scheme of an entry, which is then shown as it is.
 
         Raises:
-            AlreadyPatched: it does, but has learned the parameters of the scheme at other lengths.
-            PosEncError: the scheme or an option is refused.
+            AlreadyPatched: it does, and options or lengths are given.
+            PosEncError: the scheme is refused.
         """
         if entry.scheme is None or not is_patched(self.model):
             return False
-        report = describe(self.model)
-        layout = patch_of(base_model_of(self.model)[0]).layout
-        named = entry.scheme == report.scheme and not entry.own_options  # also where it is not registered
-        if layout is None or not (named or agree(plan(entry.scheme, entry.own_options), layout.default)):
+        own = describe(self.model).scheme
+        if entry.scheme != own and plan(entry.scheme, entry.own_options).name != own:  # its own may not be registered
             return False
-        own = {
-            "factor": report.target_length / report.trained_length, "trained_length": report.trained_length,
-            "target_length": report.target_length,
-        }  # fmt: skip
-        other = [name for name, value in {**lengths, **entry.lengths}.items() if value not in (None, own[name])]
-        if other and any(True for _ in scheme_of(self.model).parameters()):
+        given = [*lengths, *entry.options]
+        if given:
             raise AlreadyPatched(
-                f"This model has learned parameters of scheme {report.scheme!r} at a trained length of "
-                f"{report.trained_length} and a target length of {report.target_length}, and {other[0]} asks for "
-                f"another. Leave {other[0]} out."
+                f"This model carries scheme {own!r}, which is shown as it is, and {given[0]} was given. Leave "
+                f"{given[0]} out, or show the unpatched model."
             )
-        return not other
+        return True
 
     @contextmanager
     def target(self, entry: Entry, lengths: Mapping[str, Any], layer: int = 0) -> Iterator[Target]:

@@ -19,7 +19,7 @@ from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
-from hf_posenc.insight.plots.registry import Target, Vectors, position_range
+from hf_posenc.insight.plots.registry import Target, position_range
 from hf_posenc.schemes.base import Scheme
 
 OfBlock = Callable[[Block, slice], Tensor]
@@ -30,14 +30,6 @@ def seen(call: AttentionCall) -> Tensor:
     """Visibility without a mask of the caller, bool ``[batch or 1, 1, query, key]``."""
     found, _ = dense_blocks.visibility(call, slice(0, call.query_length))
     return found & reduce(or_, claims(call)) if call.terms.split else found
-
-
-def regions(call: AttentionCall) -> Tensor:
-    """Number of the region each pair belongs to, ``[batch or 1, 1, query, key]``; NaN where unseen."""
-    number = torch.zeros(call.query_length, call.key_length)
-    for n, mine in enumerate(claims(call)):
-        number = torch.where(mine, float(n), number)
-    return number.masked_fill(~seen(call), torch.nan)
 
 
 def distances(call: AttentionCall) -> Tensor:
@@ -96,14 +88,14 @@ def merged_regions(call: AttentionCall, of_block: OfBlock) -> Tensor:
     return whole  # type: ignore[return-value]  # there is always a region
 
 
-def call_of(target: Target, length: int, vectors: Vectors = "ones", coordinates: Tensor | None = None) -> AttentionCall:
+def call_of(target: Target, length: int, coordinates: Tensor | None = None) -> AttentionCall:
     """The attention call on a text of ``length`` tokens.
+
+    All channels of queries and keys are equal: a pair scores 1 before position acts. A token's own states are 0.
 
     Args:
         target: the scheme.
         length: tokens, from position 0 on.
-        vectors: equal channels of all queries and keys, so that a pair scores 1 before position acts and a token's
-            own states are 0; or the same random vectors everywhere and a state for each token.
         coordinates: of every token ``[1, token, axes]``, for schemes with several.
 
     Raises:
@@ -114,14 +106,9 @@ def call_of(target: Target, length: int, vectors: Vectors = "ones", coordinates:
     positions = scheme.reposition(position_range(length), training=False)
     hidden = torch.zeros(1, length, geometry.width)
     head = torch.full((geometry.head_dim,), geometry.head_dim**-0.25)
-    query = key = head
-    if vectors == "random":
-        draws = torch.Generator().manual_seed(0)
-        query, key = torch.randn(2, geometry.head_dim, generator=draws)
-        hidden = torch.randn(hidden.shape, generator=draws)
     ctx = replace(target.context(positions, hidden), coordinates=coordinates)
     q, k = scheme.prepare(
-        query.expand(1, geometry.heads, length, -1).clone(), key.expand(1, geometry.kv_heads, length, -1).clone()
+        head.expand(1, geometry.heads, length, -1).clone(), head.expand(1, geometry.kv_heads, length, -1).clone()
     )
     return attention_call(scheme, q, k, torch.zeros_like(k), ctx)
 
@@ -161,11 +148,6 @@ def temperatures(target: Target, length: int) -> Tensor:
     for scale in (terms.query_scale, terms.row_scale):
         factor = factor if scale is None else factor * (scale if scale.ndim == 2 else scale[0])
     return factor
-
-
-def training_positions(target: Target, length: int) -> Tensor:
-    """Positions of the tokens of one text in training, ``[token]``, float64; random under position sampling."""
-    return target.scheme.reposition(position_range(length), training=True)[0].double()
 
 
 def patch_scores(target: Target, height: int, width: int, row: int, column: int) -> Tensor:

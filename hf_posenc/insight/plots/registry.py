@@ -5,7 +5,7 @@ class Mine(Plot):
     name, title, hooks, options = "mine", "What it shows", ("bias",), ("length",)
 
     def numbers(self, target, view): ...        # a dictionary of tensors and plain values
-    def draw(self, figure, sheets, scales): ...     # with matplotlib, one sheet per scheme
+    def draw(self, figure, sheets): ...     # with matplotlib, one sheet per scheme
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
 from annotated_types import Ge
@@ -24,9 +24,6 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme, implements
-
-Sweep = Literal["factor", "length", "position"]
-Vectors = Literal["ones", "random"]
 
 
 class UnknownPlot(OptionOutOfRange):
@@ -43,10 +40,9 @@ class View:
 
     Attributes:
         length: number of positions, from 0 on.
-        position: the single position shown, or the query position.
+        position: the single position shown.
         head: index of a single head.
         channels: channels of the embedding, or rotation pairs.
-        vectors: values of queries and keys.
 
     Raises:
         OptionOutOfRange: one has another type, or fewer than two positions are to be shown.
@@ -56,7 +52,6 @@ class View:
     position: int | None = None
     head: int | None = None
     channels: tuple[int, ...] | list[int] | None = None
-    vectors: Vectors = "ones"
 
     def __post_init__(self) -> None:
         check_fields(self, OptionOutOfRange)
@@ -86,10 +81,6 @@ class View:
         return [self.head]
 
 
-VIEW = tuple(View.__dataclass_fields__)
-"""Names of what a view says."""
-
-
 def evenly(count: int, most: int) -> list[int]:
     """Choose at most ``most`` evenly spaced indices out of ``count``, the first and the last included."""
     shown = min(most, count)
@@ -104,44 +95,18 @@ class Sheet:
     numbers: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Scales:
-    """Which sheets have a scale, of colours or of an axis, in common.
-
-    Attributes:
-        frames: the sheets of all frames of an animation, or of the only one.
-        same: whether all schemes have one scale, instead of one each.
-    """
-
-    frames: Sequence[Sequence[Sheet]]
-    same: bool = False
-
-    def of(self, number: int) -> list[Sheet]:
-        """The sheets that the scale of the n-th panel has to hold: those of its scheme, in every frame."""
-        if self.same:
-            return self.every
-        return [sheet for frame in self.frames for sheet in frame if sheet.label == frame[number].label]
-
-    @property
-    def every(self) -> list[Sheet]:
-        """The sheets of all schemes and frames."""
-        return [sheet for frame in self.frames for sheet in frame]
-
-
 class Plot(ABC):
     """Base class of plots: `numbers` computes tensors and plain values, `draw` draws them.
 
     Class attributes:
         name: registered name.
         title: what it shows.
-        hooks: the plot shows schemes that implement one of these hooks.
-        companions: schemes that implement one of these may be drawn together with those.
+        hooks: the plot shows what schemes that implement one of these hooks do.
+        companions: schemes that implement one of these may be drawn as well.
         trained_length, factor: defaults, in tokens and as extension factor.
-        sweep: quantity that the plot's own animation changes.
         options: fields of `View` that `numbers` reads; others are refused.
-        informative: whether it may be the default of a scheme that it shows.
+        general: whether it shows every scheme, and so is the default of those alone that no other plot shows.
         positions: how many are shown by default; None for the target length.
-        scaled: whether `draw` can give all schemes one scale.
     """
 
     name: ClassVar[str]
@@ -150,23 +115,17 @@ class Plot(ABC):
     companions: ClassVar[tuple[str, ...]] = ()
     trained_length: ClassVar[int] = 64
     factor: ClassVar[float] = 1.0
-    sweep: ClassVar[Sweep | None] = None
     options: ClassVar[tuple[str, ...]] = ("length",)
-    informative: ClassVar[bool] = True
+    general: ClassVar[bool] = False
     positions: ClassVar[int | None] = None
-    scaled: ClassVar[bool] = True
 
     def shows(self, target: Target) -> bool:
-        """Whether the scheme implements a hook that the plot shows."""
-        return target.has(*self.hooks)
+        """Whether the plot shows what the scheme does: it is then listed, and the first of those is the default."""
+        return self.general or target.has(*self.hooks)
 
     def accepts(self, target: Target) -> bool:
-        """Whether the scheme can be drawn, alone or as a companion of others."""
-        return self.shows(target) or target.has(*self.companions)
-
-    def is_informative(self, target: Target) -> bool:
-        """Whether the plot may be the default for the scheme."""
-        return self.informative and self.shows(target)
+        """Whether the scheme can be drawn, also where that says little, beside others or by the plot's name."""
+        return target.has(*self.hooks, *self.companions) or self.shows(target)
 
     def length(self, target: Target) -> int:
         """Default number of positions."""
@@ -177,13 +136,12 @@ class Plot(ABC):
         """Compute what is drawn: tensors and plain values; ``view.length`` is never None."""
 
     @abstractmethod
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         """Draw one sheet per scheme.
 
         Args:
             figure: empty matplotlib figure; the plot may set its size, and its suptitle for remarks.
             sheets: what to draw.
-            scales: which sheets have a scale in common.
         """
 
 

@@ -1,4 +1,4 @@
-"""Position codes, their rotations, products, steps and paths against the papers' formulas in float64."""
+"""Position codes, and their rotations against the papers' formulas in float64."""
 
 from __future__ import annotations
 
@@ -65,37 +65,6 @@ def test_pairs_rotate_by_their_frequency(look: Callable, scheme: str, options: d
 @pytest.mark.parametrize("scheme", [("sinusoidal", {"kind": "sin"}), ("learned", {}), ("binary", {})])
 def test_codes_without_rotating_pairs_have_no_hands(look: Callable, scheme: tuple) -> None:
     assert codes.rotated(look(*scheme), 6) is None
-
-
-def test_products_are_those_of_the_paper_and_even(look: Callable) -> None:
-    found = codes.products(look("sinusoidal"), 41, origin=20)
-    expected = [sum(math.cos((p - 20) * w) for w in omega(WIDTH)) / (WIDTH / 2) for p in range(41)]
-    assert torch.allclose(found, torch.tensor(expected).double(), atol=1e-5)
-    assert torch.allclose(found, found.flip(0), atol=1e-5)
-
-
-def test_products_of_sines_alone_depend_on_where_they_stand(look: Callable) -> None:
-    """Control: no function of the distance, and not even."""
-    found = codes.products(look("sinusoidal", {"kind": "sin"}), 41, origin=20)
-    assert (found - found.flip(0)).abs().max() > 0.1
-
-
-def test_the_path_of_one_hand_is_a_circle(look: Callable) -> None:
-    target = look("sinusoidal", {"schedule": "custom", "frequencies": [2 * math.pi / 10] + [1e-12] * 7})
-    plane, shares = codes.path(target, 10)
-    assert torch.allclose(plane.norm(dim=1), torch.ones(10).double(), atol=1e-5)
-    assert sum(shares) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_where_directions_tie_the_plane_does_not_depend_on_the_factorisation(look: Callable) -> None:
-    """All five digits of 0 … 31 vary alike: LAPACKs differ in which basis of that space they return."""
-    plane, shares = codes.path(look("binary", {"values": "pm1"}), 32)
-    assert shares == pytest.approx((0.2, 0.2), abs=1e-9)
-    assert len({tuple(point) for point in plane.round(decimals=6).tolist()}) == 32
-    other = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
-    size, towards = torch.ones(5).double(), torch.arange(5).double()
-    one, two = (codes.among_ties(towards, size, basis, 0) for basis in (torch.eye(5).double(), other))
-    assert torch.allclose(one, two)
 
 
 def test_rows_of_different_length_have_rotations_of_their_own(look: Callable) -> None:

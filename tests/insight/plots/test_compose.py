@@ -1,4 +1,4 @@
-"""Which plots apply to a scheme, with which lengths, and what an animation changes."""
+"""Which plots apply to a scheme, and with which lengths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from hf_posenc.insight.plots.compose import plots_of, request_of, sheets
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, UnknownPlot, View, register_plot
-from hf_posenc.insight.plots.save import frames
 from hf_posenc.schemes.registry import list_schemes
 
 SMALL = Shapes(heads=2, head_dim=8, width=16)
@@ -65,21 +64,6 @@ def test_given_lengths_replace_those_of_the_plot() -> None:
     assert scales == pytest.approx([(0.1 * math.log(s) + 1) ** 2 for s in (2, 8)])
 
 
-def test_frames_of_a_factor_grow_at_one_length() -> None:
-    films = frames(plot_of("distance"), request_of("self_extend:factor=3", shapes=SMALL, factor=4), count=5)
-    assert [film[0].label for film in films] == [f"self_extend, factor {4 ** (n / 4):.1f}" for n in range(5)]
-    assert {film[0].numbers["distance"].shape for film in films} == {(256, 256)}
-    farthest = [float(film[0].numbers["distance"].nan_to_num().max()) for film in films]
-    assert farthest[0] == 255  # nothing is remapped
-    assert all(far <= 64 for far in farthest[-1:])
-
-
-def test_frames_of_a_position_end_at_the_requested_one() -> None:
-    films = frames(plot_of("clock"), request_of("rope", shapes=SMALL, position=30), count=4)
-    assert [film[0].numbers["position"] for film in films] == [0, 10, 20, 30]
-    assert float(films[1][0].numbers["angles"][-1, 0]) == pytest.approx(10 % (2 * math.pi), abs=1e-5)
-
-
 @pytest.fixture
 def own_plot() -> Iterator[type[Plot]]:
     list_plots()
@@ -91,7 +75,7 @@ def own_plot() -> Iterator[type[Plot]]:
         def numbers(self, target: Target, view: View) -> dict[str, Any]:
             return {"slope": plot_of("bias_curve").numbers(target, view)["bias"].diff()[:, 0]}
 
-        def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
             figure.subplots().bar(range(2), sheets[0].numbers["slope"].tolist())
 
     yield Slope

@@ -51,20 +51,19 @@ def test_learned_parameters_of_a_patched_model_are_used() -> None:
     scheme = hf_posenc.scheme_of(model)
     with torch.no_grad():
         scheme.table.weight[0] = 5.0  # type: ignore[union-attr, index, operator]
-    for asked in ("t5", ("t5", {"num_buckets": 32}), None):
+    for asked in ("t5", "t5_bias", None):
         (found,) = numbers(asked if asked is None else [asked], "bias", model=model, length=8)
         assert found.numbers["bias"][:, 4, 4].tolist() == [5.0] * len(found.numbers["bias"])
         assert found.label.startswith("t5")
     assert is_patched(model)
 
 
-def test_a_carried_scheme_is_set_aside_for_others_and_for_other_options() -> None:
+def test_a_carried_scheme_is_set_aside_for_others() -> None:
     model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "t5")
     scheme = hf_posenc.scheme_of(model)
     with torch.no_grad():
         scheme.table.weight.fill_(5.0)  # type: ignore[union-attr, operator]
-    fewer, carried, alibi = numbers("t5:num_buckets=8,t5,alibi", "bias_curve", model=model, length=4)
-    assert float(fewer.numbers["bias"].abs().max()) < 5.0
+    carried, alibi = numbers("t5,alibi", "bias_curve", model=model, length=4)
     assert bool((carried.numbers["bias"] == 5.0).all())
     assert alibi.numbers["bias"][0, 0] == 0.0
     with pytest.raises(NothingToPlot):
@@ -72,21 +71,14 @@ def test_a_carried_scheme_is_set_aside_for_others_and_for_other_options() -> Non
     assert hf_posenc.scheme_of(model) is scheme
 
 
-def test_a_carried_scheme_has_its_own_lengths_unless_others_are_given() -> None:
+def test_a_carried_scheme_has_its_own_options_and_lengths() -> None:
     model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "yarn", factor=2)
-    own, same, other = (
-        float((found["before"] / found["after"][""]).max())
-        for lengths in ({}, {"factor": 2}, {"factor": 8})
-        for found in [numbers("yarn", "frequencies", model=model, **lengths)[0].numbers]
-    )
-    assert own == same == pytest.approx(2.0)
-    assert other == pytest.approx(8.0)
-
-
-def test_what_was_learned_at_some_lengths_is_not_replaced_at_others() -> None:
-    model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "t5")
-    with pytest.raises(AlreadyPatched, match="factor asks for another"):
-        numbers("t5", "bias_curve", model=model, factor=4)
+    found = numbers("yarn", "frequencies", model=model)[0].numbers
+    assert float((found["before"] / found["after"][""]).max()) == pytest.approx(2.0)
+    with pytest.raises(AlreadyPatched, match="factor was given"):
+        numbers("yarn", "frequencies", model=model, factor=8)
+    with pytest.raises(AlreadyPatched, match="beta_fast was given"):
+        numbers("yarn:beta_fast=16", "frequencies", model=model)
 
 
 def test_layers_may_differ() -> None:

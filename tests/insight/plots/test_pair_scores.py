@@ -13,9 +13,10 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.errors import OutsideModel
-from hf_posenc.insight.plots import pair_scores
+from hf_posenc.insight.plots import numbers, pair_scores
 from hf_posenc.insight.plots.models import Shapes
 from hf_posenc.insight.plots.pair_scores import call_of
+from hf_posenc.insight.plots.registry import Target
 from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.registry import list_schemes
 
@@ -61,6 +62,11 @@ def test_distances_are_the_papers(look: Callable, scheme: str, options: dict, di
 def test_visibility_of_pairs(look: Callable, scheme: str, options: dict, sees: Callable) -> None:
     found = pair_scores.seen(call_of(look(scheme, options, factor=3), LENGTH))[0, 0]
     assert found.tolist() == [[j <= i and sees(i, j) for j in range(LENGTH)] for i in range(LENGTH)]
+    (drawn,) = numbers([(scheme, options)], "visible", trained_length=TRAINED, factor=3)
+    changed = drawn.numbers["changed"]
+    assert torch.equal(~changed.isnan(), found)
+    assert bool((changed == 1).any()) == (scheme != "window")  # of sinks alone, far from them
+    assert not bool((changed.diagonal() == 1).any())
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
@@ -106,7 +112,7 @@ def test_scores_are_what_the_engine_attends_with(name: str) -> None:
     """Softmax of our scores, with the sink if there is one, equals the weights of the engine's own reference."""
     with SHAPES.target(Entry(name, name), {}) as target:
         try:
-            found = call_of(target, 24 if target.scheme.longest is None else 16, "random")
+            found = random_call(target, 24 if target.scheme.longest is None else 16)
             ours = weights(found)
         except OutsideModel:
             pytest.skip(f"{name} reads a layer's own projections; test_models covers it in a model")
@@ -121,6 +127,19 @@ def test_other_terms_give_other_scores() -> None:
         bare = replace(found, terms=replace(found.terms, bias=()))
         deviation = weights(found) - dense_blocks.attend_with_weights(bare)[1][0]
     assert deviation.abs().max() > 0.1
+
+
+def random_call(target: Target, length: int) -> AttentionCall:
+    """A call with one random query, one random key, and a random state for each token."""
+    scheme, geometry, draws = target.scheme, target.geometry, torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, geometry.head_dim, generator=draws)
+    hidden = torch.randn(1, length, geometry.width, generator=draws)
+    ctx = target.context(scheme.reposition(torch.arange(length)[None], training=False), hidden)
+    q, k = (
+        one.expand(1, heads, length, -1).clone() for one, heads in ((query, geometry.heads), (key, geometry.kv_heads))
+    )
+    q, k = scheme.prepare(q, k)
+    return pair_scores.attention_call(scheme, q, k, torch.zeros_like(k), ctx)
 
 
 def weights(found: AttentionCall) -> Tensor:

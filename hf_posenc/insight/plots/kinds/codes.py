@@ -1,127 +1,30 @@
-"""Plots of the code that every position has: as a map, as curves, by its products and its path."""
+"""The plot of the code that every position has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
-
-from hf_posenc.core.plotting import MAGNITUDES
-from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots import codes, marks
-from hf_posenc.insight.plots.bases import Curves, Line, Lines, Maps
-from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, register_plot
+from hf_posenc.insight.plots import codes
+from hf_posenc.insight.plots.bases import Maps
+from hf_posenc.insight.plots.registry import Target, View, register_plot
 
 LENGTH = 100
 
 
-class OfCodes(Plot):
-    """Base of plots for schemes with added or learned codes, and, together with them, for those that rotate."""
+@register_plot
+class CodeMap(Maps):
+    """The code of every position as a map."""
 
-    hooks = ("embed",)
+    name, title = "code", "Code of every position (position × channel)"
+    key, unit, square = "code", "value", False
+    axis_names, sizes = ("channel", "position (tokens)"), ((5.6, 3.4), (3.6, 3.4))
     trained_length, positions = 128, LENGTH
 
     def shows(self, target: Target) -> bool:
-        return codes.has_code(target)
+        return codes.has_code(target) and not target.has("rotation", "row_rotation")
 
     def accepts(self, target: Target) -> bool:
         return codes.has_code(target)
 
-    def is_informative(self, target: Target) -> bool:
-        return codes.has_code(target) and not target.has("rotation", "row_rotation")
-
-
-@register_plot
-class CodeMap(OfCodes, Maps):
-    """The code of every position as a map."""
-
-    name, title = "code", "Code of every position (position × channel)"
-    options = ("length", "channels")
-    key, unit, square = "code", "value", False
-    axis_names, sizes = ("channel", "position (tokens)"), ((5.6, 3.4), (3.6, 3.4))
-
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        code = codes.codes(target, view.length or LENGTH)
-        channels = view.chosen(code.shape[1], range(code.shape[1]))
-        return {"channels": channels, "code": code[:, channels]}
-
-    def mark(self, axes: Any, sheet: Sheet) -> None:
-        channels = sheet.numbers["channels"]
-        if channels != list(range(len(channels))):
-            axes.set_xticks(range(len(channels)), channels)
-
-
-@register_plot
-class Dimensions(OfCodes, Lines):
-    """Single channels of the code against position."""
-
-    name, title = "dimensions", "Single channels of the code against position"
-    options = ("length", "channels")
-    axis_names, tapered = ("position (tokens)", "value"), False
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        code = codes.codes(target, view.length or LENGTH)
-        count = code.shape[1]
-        channels = view.chosen(count, sorted({0, count // 4, count // 2}))
-        return {"positions": torch.arange(len(code)), "channels": channels, "code": code[:, channels]}
-
-    def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
-        for line, channel in enumerate(numbers["channels"]):
-            yield f"channel {channel}", numbers["positions"], numbers["code"][:, line]
-
-
-@register_plot
-class Product(OfCodes, Curves):
-    """Inner product of two codes against their distance."""
-
-    name, title = "product", "Inner product of two codes against their distance"
-    options = ("length", "position")
-    key, unit, across = "product", "⟨code, code⟩ (1 with itself)", "distance from the middle position (tokens)"
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        length = view.length or LENGTH
-        origin = length // 2 if view.position is None else view.position
-        if not 0 <= origin < length:
-            raise OptionOutOfRange(f"position must be among 0 … {length - 1}, got {origin}. Ask for a greater length.")
-        return {"distance": torch.arange(length) - origin, "product": codes.products(target, length, origin)}
-
-    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
-        axes.axhline(0, color=marks.INK, alpha=0.4, linewidth=0.8)
-        axes.axvline(0, color=marks.INK, alpha=0.4, linewidth=0.8)
-
-
-@register_plot
-class Path(OfCodes):
-    """Path of the code in the plane of its first two principal components."""
-
-    name, title = "path", "Path of the code along its first two principal components"
-    scaled, positions = False, 32
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        plane, shares = codes.path(target, view.length or LENGTH)
-        return {"plane": plane, "variance": list(shares)}
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
-
-        longest = max(len(sheet.numbers["plane"]) for sheet in sheets)
-        colours = ScalarMappable(Normalize(0, longest - 1), MAGNITUDES)
-        grid = marks.sheet_panels(figure, sheets, (3.6, 3.5), ("", ""))
-        for axes, sheet in zip(grid, sheets, strict=True):
-            plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
-            axes.plot(plane[:, 0], plane[:, 1], color=marks.INK, alpha=0.45, linewidth=1.0, zorder=1)
-            for position, colour in enumerate(colours.to_rgba(torch.arange(len(plane)).numpy())):
-                axes.plot(*plane[position], "o", color=colour, markersize=4.6, mec=marks.INK, mew=0.3, zorder=2)
-            for position in (0, len(plane) - 1):
-                axes.annotate(
-                    str(position), plane[position], xytext=(0, -16), textcoords="offset points", fontsize=9, zorder=3,
-                    ha="center",
-                    bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": marks.INK, "lw": 0.5},
-                )  # fmt: skip
-            axes.set_aspect("equal", adjustable="datalim")
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.set_xlabel(f"first component ({100 * first:.0f} % of variance)")
-            axes.set_ylabel(f"second component ({100 * second:.0f} %)")
-        figure.colorbar(colours, ax=grid, label="position (tokens)", shrink=0.9)
+        return {"code": codes.codes(target, view.length or LENGTH)}

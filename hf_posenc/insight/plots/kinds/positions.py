@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hf_posenc.insight.plots import marks, pair_scores
 from hf_posenc.insight.plots.bases import Line, Lines, Maps, heat_map
-from hf_posenc.insight.plots.registry import Scales, Sheet, Target, View, register_plot
+from hf_posenc.insight.plots.registry import Sheet, Target, View, position_range, register_plot
 
 
 @register_plot
@@ -19,21 +19,22 @@ class Places(Lines):
 
     name, title = "places", "Where training puts the tokens of a text"
     hooks, trained_length, factor = ("reposition",), 64, 4.0
-    scaled, tapered = False, False
-    axis_names, height = ("token", "position it is given (tokens)"), 2.9
+    tapered = False
+    axis_names = "token", "position it is given (tokens)"
 
     def length(self, target: Target) -> int:
         return target.geometry.trained_length
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        length = view.length or self.length(target)
-        return {"places": torch.stack([pair_scores.training_positions(target, length) for _ in range(3)])}
+        positions = position_range(view.length or self.length(target))
+        texts = [target.scheme.reposition(positions, training=True)[0] for _ in range(3)]
+        return {"places": torch.stack(texts).double()}
 
     def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
         for text, where in enumerate(numbers["places"], 1):
             yield f"text {text}", torch.arange(len(where)), where
 
-    def mark(self, axes: Any) -> None:
+    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
         axes.axline((0, 0), slope=1, color=marks.INK, alpha=0.4, linewidth=0.8)
 
 
@@ -44,7 +45,7 @@ class Distance(Maps):
     name, title = "distance", "Distance in use between each query and key"
     key, unit, signed = "distance", "distance in use (tokens)", False
     hooks, companions = ("regions",), ("rotation", "row_rotation", "bias", "visible")
-    factor, sweep = 4.0, "factor"
+    factor = 4.0
 
     def shows(self, target: Target) -> bool:
         return pair_scores.remaps(target)
@@ -53,76 +54,42 @@ class Distance(Maps):
         distance = pair_scores.distances(pair_scores.call_of(target, view.length or self.length(target)))[0, 0]
         return {"distance": distance, "trained_length": target.geometry.trained_length}
 
-    def mark_bars(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
-        trained = sheets[0].numbers["trained_length"]
-        for bar in bars:
-            if bar.vmin < trained < bar.vmax:
-                bar.ax.axhline(trained, color=marks.HUES[3], linewidth=2)
-                bar.set_label(f"{self.unit}\nline: trained length")
-
 
 @register_plot
 class Visible(Maps):
-    """Keys that each query attends to, and their region."""
+    """Keys that each query attends to, and whether at their true distance."""
 
     name, title = "visible", "Visible keys of each query"
-    key = "region"
-    scaled = False
     hooks, companions = ("visible", "regions"), ("rotation", "row_rotation", "bias")
-    factor, sweep = 4.0, "factor"
+    factor = 4.0
 
-    def is_informative(self, target: Target) -> bool:
+    def shows(self, target: Target) -> bool:
         return any(part.chooses_keys for part in target.scheme.schemes)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         call = pair_scores.call_of(target, view.length or self.length(target))
-        region, distance = pair_scores.regions(call)[0, 0], pair_scores.distances(call)[0, 0]
+        distance = pair_scores.distances(call)[0, 0]
         own = call.ctx.query_positions[0, :, None] - call.ctx.key_positions[0].double()
-        count = 1 + int(torch.nan_to_num(region).max())
-        return {
-            "region": region, "keys_seen": region.isfinite().sum(1),
-            "keeps_distance": [torch.equal(distance[region == n], own[region == n]) for n in range(count)],
-        }  # fmt: skip
+        return {"changed": (distance != own).double().masked_fill(distance.isnan(), torch.nan)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         from matplotlib.colors import ListedColormap, to_rgba
         from matplotlib.patches import Patch
 
-        names = region_names([sheet.numbers["keeps_distance"] for sheet in scales.every])
-        hues = [HUES[n % len(HUES)] for n in range(len(names))]
+        true, changed = marks.HUES[4], marks.HUES[0]
         for axes, sheet in zip(self.panels(figure, sheets), sheets, strict=True):
-            heat_map(axes, sheet.numbers["region"], (-0.5, len(names) - 0.5), ListedColormap(hues))
-        patches = {name: Patch(facecolor=hue) for hue, name in zip(hues, names, strict=True)}
-        marks.legend_of(figure, patches | {"masked": Patch(facecolor=to_rgba(marks.INK, marks.FAINT))})
-
-
-NAMES = {frozenset({True}): "true distance", frozenset({False}): "changed distance"}
-HUES = tuple(marks.HUES[n] for n in (4, 0, 2, 5, 1, 3))
-
-
-def region_names(keeps: Sequence[Sequence[bool]]) -> list[str]:
-    """Name each region of pairs by what the schemes that have it do to the distances in it.
-
-    Args:
-        keeps: of each scheme, whether each of its regions leaves all distances as they are.
-    """
-    count = max(map(len, keeps))
-    if count == 1:
-        return ["visible"]
-    names = []
-    for number in range(count):
-        found = {one[number] for one in keeps if number < len(one)}
-        what = NAMES.get(frozenset(found), "true or changed distance")
-        names.append(f"visible, {what} (region {number + 1})")
-    return names
+            heat_map(axes, sheet.numbers["changed"], (-0.5, 1.5), ListedColormap((true, changed)))
+        names = "visible, true distance", "visible, changed distance", "masked"
+        hues: list[Any] = [true, changed, to_rgba(marks.INK, marks.FAINT)]
+        marks.legend_of(figure, {name: Patch(facecolor=hue) for name, hue in zip(names, hues, strict=True)})
 
 
 MOST_MAPS, MOST_CURVES = 4, 8  # heads
 
 
-def biases(target: Target, length: int, view: View) -> Tensor:
+def biases(target: Target, length: int) -> Tensor:
     """What is added to the score of each pair, ``[heads, query, key]``."""
-    return pair_scores.added(pair_scores.call_of(target, length, view.vectors))[0]
+    return pair_scores.added(pair_scores.call_of(target, length))[0]
 
 
 @register_plot
@@ -132,19 +99,18 @@ class Bias(Maps):
     name, title = "bias", "Bias of each query and key, head by head"
     key, unit = "bias", "added to the score"
     hooks = ("bias",)
-    options = ("length", "head", "vectors")
+    options = ("length", "head")
     trained_length = 64
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        bias = biases(target, view.length or self.length(target), view)
-        alike = bias.allclose(bias[:1], equal_nan=True)  # and then drawn once, under all their numbers
-        first = range(len(bias) if alike else min(MOST_MAPS, len(bias)))
-        heads = list(first) if view.head is None else view.heads(len(bias), 1)
+        bias = biases(target, view.length or self.length(target))
+        if view.head is None and len(bias) > 1 and bias.allclose(bias[:1], equal_nan=True):
+            return {"heads": [f"0–{len(bias) - 1}"], "bias": bias[:1]}
+        heads = list(range(min(MOST_MAPS, len(bias)))) if view.head is None else view.heads(len(bias), 1)
         return {"heads": heads, "bias": bias[heads]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        every = Scales([by_head(frame) for frame in scales.frames], scales.same)
-        super().draw(figure, by_head(sheets), every)
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
+        super().draw(figure, by_head(sheets))
 
 
 def by_head(sheets: Sequence[Sheet]) -> list[Sheet]:
@@ -162,12 +128,12 @@ class BiasCurve(Lines):
 
     name, title = "bias_curve", "Bias against distance, head by head"
     hooks = ("bias",)
-    options = ("length", "head", "vectors")
-    trained_length, informative = 128, False
+    options = ("length", "head")
+    trained_length = 128
     axis_names = "distance (tokens)", "added to the score"
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        bias = biases(target, view.length or self.length(target), view)
+        bias = biases(target, view.length or self.length(target))
         heads = view.heads(len(bias), MOST_CURVES)
         curves = pair_scores.of_last_row(bias[heads])
         return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}

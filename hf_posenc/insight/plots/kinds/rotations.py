@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hf_posenc.core.plotting import plain
 from hf_posenc.insight.plots import codes, marks
-from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, evenly, register_plot
+from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, evenly, register_plot
 
 MOST_HANDS, ACROSS = 8, 4
 TRAIL = 6  # earlier positions that are faintly seen
@@ -23,42 +23,34 @@ class Frequencies(Plot):
 
     name, title = "frequencies", "Frequency of every pair of channels (logarithmic scale)"
     hooks = ("rotation", "row_rotation")
-    trained_length, factor, sweep = 4096, 4.0, "factor"
-    scaled = False
+    trained_length, factor = 4096, 4.0
 
     def shows(self, target: Target) -> bool:
-        return super().shows(target) or (codes.has_code(target) and codes.rotated(target, 2) is not None)
-
-    def is_informative(self, target: Target) -> bool:
         found = list(codes.frequencies(target, target.geometry.target_length).values())
         before = codes.unscaled(target)
         return any(len(one) != len(before) or not torch.allclose(one, before) for one in found)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found = codes.frequencies(target, view.length or self.length(target))
-        geometry = target.geometry
-        lengths = {"trained_length": geometry.trained_length, "target_length": geometry.target_length}
-        if found:
-            return {"before": codes.unscaled(target), "after": found, **lengths}
-        rotated = codes.rotated(target, 2)
-        return {"before": None, "after": {"": rotated[1]}, **lengths}  # type: ignore[index]
+        found, geometry = codes.frequencies(target, view.length or self.length(target)), target.geometry
+        return {
+            "before": codes.unscaled(target), "after": found,
+            "trained_length": geometry.trained_length, "target_length": geometry.target_length,
+        }  # fmt: skip
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         size = 6.8 if len(sheets) == 1 else 3.7, 2.8
         names = "pair of channels", "frequency (radians per token)"
         grid = marks.sheet_panels(figure, sheets, size, names, room=3.4, sharey=True)
-        found = [f for sheet in scales.every for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])]
-        every = torch.cat([f for f in found if f is not None])
+        every = torch.cat([f for one in sheets for f in (*one.numbers["after"].values(), one.numbers["before"])])
         bottom, top = float(every[every > 0].min()) / 3, float(every.max()) * 2
         for axes, sheet in zip(grid, sheets, strict=True):
             before, after = sheet.numbers["before"], sheet.numbers["after"]
-            if before is not None:
-                axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.INK, alpha=0.22, label="before")
+            axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.INK, alpha=0.22, label="before")
             for part, (name, found) in enumerate(after.items()):
                 width = 0.56 / len(after)
                 at = torch.arange(len(found)) + (part - (len(after) - 1) / 2) * width
-                label = name or ("after" if before is not None else "frequency")
-                axes.bar(at.tolist(), found.tolist(), width=width, color=marks.HUES[(1, 4, 2)[part % 3]], label=label)
+                colour = marks.HUES[(1, 4, 2)[part % 3]]
+                axes.bar(at.tolist(), found.tolist(), width=width, color=colour, label=name or "after")
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:.9f}".rstrip("0").rstrip("."))
             axes.set_ylim(bottom, top)
@@ -74,15 +66,12 @@ class Clock(Plot):
     """Every pair as the hand of a clock, upright at position 0."""
 
     name, title = "clock", "Pairs of channels as clock hands"
-    trained_length, sweep = 256, "position"
+    hooks = ("rotation", "row_rotation")
+    trained_length = 256
     options = ("position", "channels")
-    scaled, positions = False, 48
 
-    def shows(self, target: Target) -> bool:
+    def accepts(self, target: Target) -> bool:
         return codes.has_code(target) and codes.rotated(target, 2) is not None
-
-    def is_informative(self, target: Target) -> bool:
-        return self.shows(target) and target.has("rotation", "row_rotation")
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         position = TRAIL if view.position is None else view.position
@@ -96,7 +85,7 @@ class Clock(Plot):
             "tokens_a_turn": (2 * math.pi / a_turn[pairs]),
         }  # fmt: skip
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         most = max(len(sheet.numbers["pairs"]) for sheet in sheets)
         across = min(ACROSS, most)
         each = across * math.ceil(most / across)  # dials of a scheme, in whole rows

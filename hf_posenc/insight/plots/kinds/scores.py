@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from hf_posenc.insight.plots import codes, marks, pair_scores
-from hf_posenc.insight.plots.bases import Curves, Maps
+from hf_posenc.insight.plots.bases import Lines, Maps
 from hf_posenc.insight.plots.kinds.positions import Distance
 from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, register_plot
 
 SIDE = 15  # patches of an image
+DISTANCE = "distance from query to key (tokens)"
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
 
 
@@ -23,7 +24,7 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
     """
     if not target.has(*OF_SCORES) and codes.has_code(target):
         return {"score": codes.gram(target, length)}
-    scores = pair_scores.scores(pair_scores.call_of(target, length, view.vectors))[0]
+    scores = pair_scores.scores(pair_scores.call_of(target, length))[0]
     head = view.heads(len(scores), 1)[0]
     differ = not scores.allclose(scores[:1], equal_nan=True)
     return {"score": scores[head]} | ({"head": head} if differ else {})
@@ -32,13 +33,9 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
 class OfScores(Plot):
     """Base of plots of scores, which every scheme has; without positions they are all the same."""
 
-    key, unit = "score", "score"
-    options = ("length", "head", "vectors")
-    companions = OF_SCORES
-    factor, sweep, informative = 4.0, "factor", False
-
-    def shows(self, target: Target) -> bool:
-        return True
+    key = "score"
+    options = ("length", "head")
+    factor, general = 4.0, True
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         return score_map(target, view.length or self.length(target), view)
@@ -49,15 +46,15 @@ class ScoreMap(OfScores, Maps):
     """The score of one query and one key, at every two positions."""
 
     name, title = "score", "Score of one query and key, by position"
-    trained_length = 32
+    trained_length, unit = 32, "score"
 
 
 @register_plot
-class ScoreCurve(OfScores, Curves):
+class ScoreCurve(OfScores, Lines):
     """The same against distance, for the last query."""
 
     name, title = "score_curve", "Score of one query and key, by distance"
-    trained_length = 128
+    trained_length, axis_names = 128, (DISTANCE, "score")
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         found = super().numbers(target, view)
@@ -66,13 +63,13 @@ class ScoreCurve(OfScores, Curves):
 
 
 @register_plot
-class DistanceCurve(Curves):
+class DistanceCurve(Lines):
     """The distance in use against the true one, for the last query."""
 
     name, title = "distance_curve", "Distance in use against the true one"
-    key, unit = "used", "distance in use (tokens)"
+    key, axis_names = "used", (DISTANCE, "distance in use (tokens)")
     hooks, companions = Distance.hooks, Distance.companions
-    factor, sweep, informative = 4.0, "factor", False
+    factor = 4.0
 
     def shows(self, target: Target) -> bool:
         return pair_scores.remaps(target)
@@ -92,25 +89,15 @@ class DistanceCurve(Curves):
 
 
 @register_plot
-class Temperature(Curves):
+class Temperature(Lines):
     """Factor of all scores of a query."""
 
     name, title = "temperature", "Factor of the scores of each query"
-    key, unit, across = "factor", "factor of the scores (×)", "position of the query (tokens)"
+    key, axis_names = "factor", ("position of the query (tokens)", "factor of the scores (×)")
     options = ("length", "head")
     hooks = ("query_scale", "row_scale")
     companions = ("rotation", "row_rotation", "bias", "regions", "visible")
-    trained_length, factor, sweep = 256, 4.0, "factor"
-
-    def shows(self, target: Target) -> bool:
-        return (
-            super().shows(target)
-            or target.scheme.logit_scale() != 1.0
-            or any(part.logit_scale() != 1.0 for part in target.scheme.schemes)
-        )
-
-    def is_informative(self, target: Target) -> bool:
-        return super().shows(target)
+    trained_length, factor = 256, 4.0
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         factors = pair_scores.temperatures(target, view.length or self.length(target))

@@ -19,10 +19,10 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import CannotCombine, FractionalPosition, OptionOutOfRange
 from hf_posenc.insight.plots.models import Kind, Shapes, first_kind
-from hf_posenc.insight.properties.layer import Layer
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build, reach_of
 from hf_posenc.schemes.spec import Plan, SchemeSpec, layout
+from properties.layer import Layer
 
 TRAINED, FACTOR, LAYERS = 64, 4, 4
 WIDTH, HEADS, HEAD_DIM = 128, 4, 32

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
+import runpy
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 
 import pytest
 import torch
+from properties import PROPERTIES, PropertyTarget, PropertyValue, measure, targets
+from properties.layer import gaussian, logits
+from properties.translation import fit, pairs
 from torch import Tensor
 
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block, BlockBias
-from hf_posenc.insight.properties import PROPERTIES, PropertyTarget, PropertyValue, measure, targets
-from hf_posenc.insight.properties.layer import gaussian, logits
-from hf_posenc.insight.properties.translation import fit, pairs
 from hf_posenc.schemes import registry
 from hf_posenc.schemes.base import Scheme
 
@@ -175,6 +179,18 @@ def test_a_scheme_from_outside(odd: str) -> None:
         "relative": False, "bounded": False, "continuous": False, "unique": False,
     }  # fmt: skip
     assert row["deterministic"].holds
+
+
+def test_the_script_measures_each_kind_of_layer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Path(__file__).parents[2] / "examples" / "lessons" / "properties"
+    monkeypatch.setattr(sys, "argv", ["properties", "irope", "rope", "--json"])
+    runpy.run_path(str(script), run_name="__main__")
+    found = json.loads(capsys.readouterr().out)
+    assert found["irope (layer 0)"]["relative"]["holds"]
+    assert found["irope (layer 3)"]["relative"]["value"] is None
+    assert found["rope"] == {name: cell("rope", name).to_dict() for name in PROPERTIES}
 
 
 COUNT = 40

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.target import FAR, ROUNDING, PropertyTarget, PropertyValue, not_applicable
-from hf_posenc.insight.properties.uniqueness import difference
+from properties.target import FAR, ROUNDING, PropertyTarget, PropertyValue, not_applicable
+from properties.uniqueness import difference
 
 STEP = 5
 NEARLY = 1e-4  # residuals of maps that exist are rounding, of those that do not 2e-4 and more

@@ -1,6 +1,8 @@
 """Properties of positional encodings, measured on the schemes that models run.
 
-    from hf_posenc.insight.properties import measure
+    $ python examples/lessons/properties rope alibi
+
+    from properties import measure
     table = measure(["sinusoidal", "rope", "alibi"])
     table["rope"]["relative"]                # PropertyValue(holds=True, value=8e-08, explanation='…')
 
@@ -16,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from hf_posenc.insight.plots.models import Kind
-from hf_posenc.insight.properties import extrapolation, translation, uniqueness
-from hf_posenc.insight.properties.target import PropertyTarget, PropertyValue, targets
 from hf_posenc.schemes.spec import SchemeSpec
+from properties import extrapolation, translation, uniqueness
+from properties.target import PropertyTarget, PropertyValue, targets
 
 __all__ = ["PROPERTIES", "Property", "PropertyTarget", "PropertyValue", "measure", "targets"]
 

@@ -17,8 +17,8 @@ from hf_posenc.core.rotation import rotate, table
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.forward.rotate_qk import rotated
-from hf_posenc.insight.properties.layer import Layer, gaussian
-from hf_posenc.insight.properties.target import ROUNDING, WIDTH, PropertyTarget, PropertyValue, not_applicable
+from properties.layer import Layer, gaussian
+from properties.target import ROUNDING, WIDTH, PropertyTarget, PropertyValue, not_applicable
 
 CONTENTS = 8
 SIDE = 6  # of the grid

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.layer import gaussian
-from hf_posenc.insight.properties.target import ROUNDING, TRAINED, PropertyTarget, PropertyValue, not_applicable
-from hf_posenc.insight.properties.uniqueness import difference
 from hf_posenc.schemes.base import implements
+from properties.layer import gaussian
+from properties.target import ROUNDING, TRAINED, PropertyTarget, PropertyValue, not_applicable
+from properties.uniqueness import difference
 
 MILLION = 2**20
 TEXT = 8  # tokens
