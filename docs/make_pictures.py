@@ -138,14 +138,8 @@ PICTURES = (
     Made(
         "probe-loss",
         PROBE,
-        "Loss of the same last tokens by sequence length, and of all tokens by position; each panel has its own scale.",
+        "Loss of the same last tokens by context length.",
         "loss",
-    ),
-    Made(
-        "probe-sinks",
-        PROBE,
-        "Attention weight on the first token in every layer: a dot for each head, a line for the mean.",
-        "sinks",
     ),
 )
 SCHEME = "scheme-"

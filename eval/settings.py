@@ -40,7 +40,7 @@ class Measurement(Sampled):
             value, a length that is added later scores the same tokens.
         limit: documents per length, for a quick look.
         text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
-            of the standard library. A record of jsonl, json, csv or parquet is a document; no window crosses two.
+            of the standard library. A record of jsonl, json or parquet is a document; no window crosses two.
         text_field: column of a record that holds its text; where there is no ``text``, its ``messages`` are read.
         document_separator: what separates the documents of plain text files; by default each file is one.
         include_path: folder of further task files, which can run code.

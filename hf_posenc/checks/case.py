@@ -172,7 +172,7 @@ class Case:
             return f"python -c {shlex.quote(f'from hf_posenc import check_scheme; print(*{call})')}"
         options = "".join(map(_flag, self.asked.items()))
         program = "".join(("hf-posenc ", *(f"--import {shlex.quote(file)} " for file in imported_files())))
-        return f"{program}check --model {shlex.quote(path)} --scheme {self.scheme_name}{options} --check {check}"
+        return f"{program}check --model {shlex.quote(path)} --scheme {self.scheme_name}{options} --checks {check}"
 
     def __str__(self) -> str:
         options = {k: v for k, v in self.options.items() if k not in PATCH_KEYWORDS}

@@ -25,7 +25,7 @@ class Check:
     """A named function that measures one property of a patched model.
 
     Attributes:
-        name: name for ``hf-posenc check --check NAME`` and for the tables in `hf_posenc.checks.tolerances`.
+        name: name for ``hf-posenc check --checks NAME`` and for the tables in `hf_posenc.checks.tolerances`.
         function: measures a case; the defaults of its other parameters are what `check_scheme` measures.
         causal_only: applies to decoders only.
         needs_copy: changes the model beyond repair, so `check_scheme` runs it on a deep copy.

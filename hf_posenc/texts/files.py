@@ -1,17 +1,13 @@
-"""Read files: plain text, gzip-compressed or not, and records, of which JSON and CSV by Python's own modules.
+"""Read files: plain text, and records, of which JSON by Python's own module.
 
-`datasets` would turn text that looks like a date into a date and a CSV cell ``NA`` into a missing value, fill in keys
-that other records have, and not say which line is wrong.
+`datasets` would turn text that looks like a date into a date, fill in keys that other records have, and not say which
+line is wrong.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import stat
-import sys
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +21,11 @@ AS_TOKENS = 300
 AS_TEXT = 8
 """The same where a text is only held."""
 CHUNK = 1 << 20  # characters read at a time
-GZIP = ".gz"
 
 
 @contextmanager
-def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
-    """Open a UTF-8 text file for reading, through gzip if its name ends in ``.gz``.
+def opened(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 text file for reading.
 
     Raises:
         UnreadableDocuments: it cannot be opened, or what is read in the block is no UTF-8 text.
@@ -40,11 +35,7 @@ def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
         if not stat.S_ISREG(about.st_mode):
             kind = "a folder" if stat.S_ISDIR(about.st_mode) else "a pipe or a device, which has no known size"
             raise ValueError(f"it is {kind}; save it as a file")
-        with (
-            gzip.open(path, "rt", encoding="utf-8", newline=newline)
-            if path.suffix.lower() == GZIP
-            else path.open(encoding="utf-8", newline=newline)
-        ) as stream:
+        with path.open(encoding="utf-8") as stream:
             yield stream
     except UnreadableDocuments:
         raise
@@ -52,7 +43,7 @@ def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
         raise UnreadableDocuments(
             f"The file {shown(str(path))} does not exist. Check the path; a dataset on the hub is hub:OWNER/NAME."
         ) from error
-    except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: a NUL in the name, or no UTF-8
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name, or no UTF-8
         raise UnreadableDocuments(
             f"The file {shown(str(path))} cannot be read as UTF-8 text: {first_line(error)}. "
             "Check the path, or convert it."
@@ -83,12 +74,7 @@ def whole_text(path: Path) -> str:
     """
     if path.is_file():
         check_size(path.name, path.stat().st_size, AS_TEXT)
-    pieces, size = [], 0
-    for piece in chunks(path):
-        pieces.append(piece)
-        size += len(piece)
-        check_size(path.name, size, AS_TEXT)  # the size of a compressed file is known only now
-    return "".join(pieces)
+    return "".join(chunks(path))
 
 
 def split_text(path: Path, separator: str) -> Iterator[str]:
@@ -167,31 +153,6 @@ def parsed(text: str, place: str) -> Any:
         raise UnreadableDocuments(f"{place} is not valid JSON: {first_line(error)}. Correct it.") from error
 
 
-def csv_file(path: Path) -> Records:
-    """The rows of a CSV file, whose first row names the columns; every cell is text.
-
-    Raises:
-        UnreadableDocuments: the file is not valid CSV, or a row has more or fewer cells than there are columns.
-    """
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # 131,072 characters otherwise
-    with opened(path, newline="") as stream:
-        rows = csv.reader(stream, strict=True)
-        try:
-            heads = [head.lstrip(BYTE_ORDER_MARK) for head in next(rows, [])]
-            for number, row in enumerate(filter(None, rows), 1):
-                if len(row) != len(heads):
-                    raise UnreadableDocuments(
-                        f"Record {number} of {path.name} has {len(row)} cells, and {len(heads)} columns are named. "
-                        "Quote cells that hold commas or line breaks."
-                    )
-                yield f"record {number} of {path.name}", dict(zip(heads, row, strict=True))
-        except csv.Error as error:
-            raise UnreadableDocuments(
-                f"The file {shown(str(path))} is not valid CSV near line {rows.line_num}: {first_line(error)}. "
-                "Correct it."
-            ) from error
-
-
 def parquet_file(path: Path) -> Records:
     """The rows of a Parquet file.
 
@@ -217,6 +178,8 @@ def parquet_file(path: Path) -> Records:
 
 
 FORMATS: dict[str, Callable[[Path], Records]] = {
-    ".jsonl": json_lines, ".ndjson": json_lines, ".json": json_file, ".csv": csv_file, ".parquet": parquet_file,
+    ".jsonl": json_lines, ".ndjson": json_lines, ".json": json_file, ".parquet": parquet_file,
 }  # fmt: skip
 """Readers of files of records, by the end of their names."""
+CONVERTED = (".csv", ".gz")
+"""Ends of the names of files of text that another program must write in a form that is read."""

@@ -23,7 +23,7 @@ from hf_posenc.texts.document import (
     is_saved_dataset,
     saved_documents,
 )
-from hf_posenc.texts.files import FORMATS, GZIP, split_text, whole_text
+from hf_posenc.texts.files import CONVERTED, FORMATS, split_text, whole_text
 
 TextPart: TypeAlias = "str | Path | HubDataset | DatasetObject"
 """A document, a file or folder, or a dataset."""
@@ -200,9 +200,11 @@ def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -
     """
     files = sorted(
         path for path in folder.rglob("*")
-        if kind_of(path) in known and path.is_file()
+        if kind_of(path) in {*known, *CONVERTED} and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )  # fmt: skip
+    for path in files:
+        check_kind(path)
     if not files:
         raise UnreadableDocuments(
             f"The folder {shown(str(folder))} has no such files. Files that count end in {', '.join(sorted(known))}."
@@ -211,13 +213,26 @@ def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -
 
 
 def kind_of(path: Path) -> str:
-    """The end of a file's name that tells its format; that of compression is left out."""
-    name = path.with_suffix("") if path.suffix.lower() == GZIP else path
-    return name.suffix.lower()
+    """The end of a file's name that tells its format."""
+    return path.suffix.lower()
+
+
+def check_kind(path: Path) -> None:
+    """Refuse a file that would be read as plain text, and is none.
+
+    Raises:
+        UnreadableDocuments: it is a CSV or compressed file.
+    """
+    if kind_of(path) in CONVERTED:
+        raise UnreadableDocuments(
+            f"The file {shown(str(path))} is in a format that is not read. Unpack it with gunzip, or write CSV as "
+            'JSON Lines: pandas.read_csv(…).to_json("a.jsonl", orient="records", lines=True).'
+        )
 
 
 def file_documents(path: Path, field: str, separator: str | None) -> Iterator[Document]:
     """The documents of a file; one whose name ends in no known way is plain text."""
+    check_kind(path)
     if kind_of(path) in FORMATS:
         for place, record in FORMATS[kind_of(path)](path):
             yield document_of(record, field, f"{path.name}:{place.split()[1]}", place)

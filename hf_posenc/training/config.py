@@ -25,9 +25,9 @@ Names: TypeAlias = Annotated[tuple[str, ...], Strict(False)]  # or a list
 Lengths: TypeAlias = Annotated[tuple[Length, ...], Strict(False)]
 
 
-MethodName = Literal["full", "lora", "dora", "lora_plus"]
+MethodName = Literal["full", "lora"]
 OF_LORA = ("rank", "alpha", "target_modules", "train_embeddings")
-"""Settings that are those of LoRA and its kin; full fine-tuning has no use for them."""
+"""Settings that are those of LoRA; full fine-tuning has no use for them."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Training:
         batch: rows that one process reads at a time.
         accumulate: batches a step.
         learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.methods`.
-        rank: of the matrices of LoRA and its kin.
-        alpha: LoRA and its kin scale the product of their matrices by alpha / rank; None: twice the rank.
+        rank: of the matrices of LoRA.
+        alpha: LoRA scales the product of its matrices by alpha / rank; None: twice the rank.
         target_modules: names of the linear layers that get matrices, such as ``q_proj``; by default all.
-        train_embeddings: whether LoRA and its kin train the input embeddings as well, with an output layer that is tied
-            to them. In an 8B model they are most of the trained parameters.
+        train_embeddings: whether LoRA trains the input embeddings as well, with an output layer that is tied to
+            them. In an 8B model they are most of the trained parameters.
         warmup: share of the steps before the peak.
         schedule: of the learning rate after that: ``cosine``, ``linear``, ``constant_with_warmup`` or
             ``inverse_sqrt``, as transformers' `SchedulerType` has them.

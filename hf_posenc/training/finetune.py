@@ -143,7 +143,7 @@ def finetune(
         )
         set_seed(inputs.training.seed)
         held.enter_context(rollback_on_error(model))
-        added = peft_config_of(inputs.method, model, inputs.training)
+        added = peft_config_of(model, inputs.training)
         trained = model if added is None else get_peft_model(model, added)
         if folder is not None:
             claim_folder(held, folder, trained, settings, inputs.held_out, resume=resume)
@@ -174,7 +174,6 @@ def trainer_of(
 ) -> LengthTrainer:
     """The trainer of a run."""
     collate = LabellingCollator(tokenizer, inputs.training.seed, causal=inputs.causal)
-    optimiser = inputs.method.optimiser
     trainer = LengthTrainer(
         trained,
         asked,
@@ -183,7 +182,6 @@ def trainer_of(
         eval_dataset=inputs.windows,
         callbacks=[WriteManifest(), StopAtLastStep(), collate, *callbacks],
         compute_loss_func=None if inputs.causal else masked_loss,
-        optimizers=(optimiser(trained, inputs.rate.value, inputs.training.weight_decay) if optimiser else None, None),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

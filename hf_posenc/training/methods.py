@@ -1,6 +1,6 @@
-"""Training methods: full fine-tuning, or those of PEFT; and their default learning rates, each with its source.
+"""Training methods: full fine-tuning, or LoRA; and their default learning rates, each with its source.
 
-In addition to their own parameters, LoRA and similar methods train whole copies of norms, input embeddings and
+In addition to its own parameters, LoRA trains whole copies of norms, input embeddings and
 position parameters: LoRA alone does not reach the target length, and with these it comes close to full training (Chen
 et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.3).
 
@@ -11,12 +11,11 @@ at new lengths; the rates are those of the methods' own papers, and of this pack
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 from transformers import Conv1D
 
@@ -27,12 +26,10 @@ from hf_posenc.training.config import OF_LORA, Training
 from hf_posenc.training.trained_layers import base_modules, fully_trained_modules, linear_layers
 
 if TYPE_CHECKING:
-    from peft import LoraConfig, PeftConfig
-    from torch.optim import Optimizer
+    from peft import LoraConfig
 
 BYTES_TRAINED = 4 * 4
 """Of every number that AdamW trains: itself, its gradient, and two moments, in float32."""
-Configure = Callable[..., "PeftConfig"]
 
 
 @dataclass(frozen=True)
@@ -58,25 +55,11 @@ YARN_70B = LearningRate(1e-5, "YaRN, 70B, train.sh of the released code")
 
 SMALL, BILLION, LARGE = 5e7, 1e9, 3e10
 """Numbers of parameters up to which a rate holds."""
-ADAPTERS = ((SMALL, STARTERS), (BILLION, LORA_GPT2), (LARGE, LONGLORA), (inf, LONGLORA_70B))
+LORA = ((SMALL, STARTERS), (BILLION, LORA_GPT2), (LARGE, LONGLORA), (inf, LONGLORA_70B))
 FULL = ((SMALL, STARTERS), (BILLION, BERT), (LARGE, YARN), (inf, YARN_70B))
 """Numbers of parameters, and the rate up to each."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """A training method.
-
-    Attributes:
-        configure: from the model and the rank to what PEFT puts around it, with ``train_embeddings=``, ``alpha=`` and
-            ``target_modules=``; None trains the model itself.
-        rates: default learning rates, by the size of the model.
-        optimiser: from the trainable model, learning rate and weight decay; None leaves the choice to `Trainer`.
-    """
-
-    configure: Configure | None
-    rates: tuple[tuple[float, LearningRate], ...] = ADAPTERS
-    optimiser: Callable[[Any, float, float], Optimizer] | None = None
+METHODS = {"full": FULL, "lora": LORA}
+"""Default learning rates of each method."""
 
 
 def lora(
@@ -86,7 +69,6 @@ def lora(
     alpha: float | None = None,
     target_modules: Sequence[str] = (),
     train_embeddings: bool = True,
-    **more: Any,
 ) -> LoraConfig:
     """LoRA on every linear layer of the base, or those called ``target_modules`` (Hu et al. 2021, arXiv:2106.09685)."""
     from peft import LoraConfig
@@ -101,77 +83,54 @@ def lora(
         r=rank, lora_alpha=2 * rank if alpha is None else alpha, lora_dropout=0.0,
         target_modules=list(target_modules) or linear,
         exclude_modules=r".*\bposenc\b.*", fan_in_fan_out=any(isinstance(m, Conv1D) for m in model.modules()),
-        **fully_trained_modules(model, train_embeddings=train_embeddings), **more,
+        **fully_trained_modules(model, train_embeddings=train_embeddings),
     )  # fmt: skip
 
 
-def dora(model: nn.Module, rank: int, **settings: Any) -> LoraConfig:
-    """LoRA of the direction, with the magnitude trained separately (Liu et al. 2024, arXiv:2402.09353)."""
-    return lora(model, rank, use_dora=True, **settings)
-
-
-def lora_plus_optimiser(model: Any, learning_rate: float, weight_decay: float) -> Optimizer:
-    """AdamW at 16 times the rate for LoRA's B and for vectors such as norms (Hayou et al. 2024, arXiv:2402.12354)."""
-    from peft.optimizers import create_loraplus_optimizer
-
-    return create_loraplus_optimizer(
-        model, torch.optim.AdamW, lr=learning_rate, loraplus_lr_ratio=16, loraplus_weight_decay=weight_decay
-    )
-
-
-METHODS = {
-    "full": Method(None, FULL),
-    "lora": Method(lora),
-    "dora": Method(dora),
-    "lora_plus": Method(lora, optimiser=lora_plus_optimiser),
-}
-
-
-def method_of(name: str, model: nn.Module, *, rank: int = 1) -> Method:
-    """The method called ``name``.
+def check_method(name: str, model: nn.Module, *, rank: int) -> None:
+    """Refuse a method that cannot train this model.
 
     Raises:
         TrainingImpossible: the method cannot train this model.
         NoMemory: matrices of this rank do not fit into memory.
     """
-    method = METHODS[name]
-    if method.configure is not None and hasattr(model, "peft_config"):
+    if name == "full":
+        if is_quantised(model):
+            raise TrainingImpossible(
+                f"The weights of this {type(model).__name__} are quantised, and full fine-tuning would train them. "
+                "Choose method lora, or load the model without quantisation."
+            )
+        return
+    if hasattr(model, "peft_config"):
         raise TrainingImpossible(
             f"This {type(model).__name__} has a PEFT adapter already, and method {name!r} would put on another. "
             "Go on with the run that trained it (resume), or pass what model.merge_and_unload() returns."
         )
-    if method.configure is None and is_quantised(model):
-        raise TrainingImpossible(
-            f"The weights of this {type(model).__name__} are quantised, and full fine-tuning would train them. "
-            "Choose method lora, or load the model without quantisation."
-        )
-    if method.configure is not None:
-        linear = (m.weight for _, m in base_modules(model) if isinstance(m, (nn.Linear, Conv1D)))
-        numbers = sum(sum(weight.shape) for weight in linear)  # LoRA has a vector for each side of each
-        check_rank_memory(rank, rank * numbers * BYTES_TRAINED)
-    return method
+    linear = (m.weight for _, m in base_modules(model) if isinstance(m, (nn.Linear, Conv1D)))
+    numbers = sum(sum(weight.shape) for weight in linear)  # LoRA has a vector for each side of each
+    check_rank_memory(rank, rank * numbers * BYTES_TRAINED)
 
 
 def check_rank_memory(rank: int, needed: int) -> None:
-    """Refuse low-rank matrices, or virtual tokens, that take more than all memory, before any is allocated."""
+    """Refuse low-rank matrices that take more than all memory, before any is allocated."""
     available = main_memory()
     if needed > available:
         raise NoMemory(
-            f"Matrices of rank {shown(rank)}, or so many virtual tokens, take {needed / 2**30:,.1f} GiB of memory, and "
+            f"Matrices of rank {shown(rank)} take {needed / 2**30:,.1f} GiB of memory, and "
             f"there are {available / 2**30:,.1f} GiB. Choose a smaller rank."
         )
 
 
-def peft_config_of(method: Method, model: nn.Module, training: Training) -> PeftConfig | None:
-    """The PEFT configuration of a method for a model and the settings of a run; None for full fine-tuning."""
-    if method.configure is None:
+def peft_config_of(model: nn.Module, training: Training) -> LoraConfig | None:
+    """The PEFT configuration for a model and the settings of a run; None for full fine-tuning."""
+    if training.method == "full":
         return None
-    return method.configure(model, **{name: getattr(training, name) for name in OF_LORA})
+    return lora(model, **{name: getattr(training, name) for name in OF_LORA})
 
 
 def learning_rate_for(method: str, parameters: int) -> LearningRate:
     """The default learning rate of a method for a model of so many parameters."""
-    return next(rate for most, rate in METHODS[method].rates if parameters <= most)
+    return next(rate for most, rate in METHODS[method] if parameters <= most)
 
 
 def parameter_count(model: nn.Module) -> int:

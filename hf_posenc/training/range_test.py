@@ -109,7 +109,7 @@ def find_learning_rate(
         inputs.training, steps=2 * steps, epochs=None, warmup=0.0, schedule="constant_with_warmup",
         report_to=(),
     )  # fmt: skip
-    rising = RisingRate(rates, inputs.rate.value)
+    rising = RisingRate(rates)
     rows = TwiceRead(inputs.rows, steps * training.batch * training.accumulate, training.seed)
     keep_nan = {"logging_nan_inf_filter": False}
     finetune(model, tokenizer, rows, settings, progress=progress, callbacks=[rising], arguments=keep_nan)
@@ -156,11 +156,10 @@ class RisingRate(TrainerCallback):
 
     Args:
         rates: of the steps in the second half of a run; in the first half the rate is 0.
-        base: the learning rate of the run, which groups of parameters may have multiples of.
     """
 
-    def __init__(self, rates: list[float], base: float) -> None:
-        self.rates, self.base, self.losses = rates, base, list[float]()
+    def __init__(self, rates: list[float]) -> None:
+        self.rates, self.losses = rates, list[float]()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """Before every step; `Trainer` has set the rate of its schedule after the last one."""
@@ -169,7 +168,7 @@ class RisingRate(TrainerCallback):
             optimizer.state.clear()  # what AdamW has gathered at a rate of 0
         rate = self.rates[step] if step >= 0 else 0.0
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * rate / self.base
+            group["lr"] = rate
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         """After every step."""

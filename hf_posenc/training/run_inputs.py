@@ -18,7 +18,7 @@ from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.held_out import HeldOut
-from hf_posenc.training.methods import LearningRate, Method, learning_rate_for, method_of, parameter_count
+from hf_posenc.training.methods import LearningRate, check_method, learning_rate_for, parameter_count
 from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ class RunInputs:
 
     Attributes:
         training: settings, with the learning rate that was chosen.
-        method: which parameters are trained.
         rate: the learning rate, and where it comes from.
         causal: whether the model is a decoder.
         rows: to train on.
@@ -41,7 +40,6 @@ class RunInputs:
     """
 
     training: Training
-    method: Method
     rate: LearningRate
     causal: bool
     rows: Any
@@ -52,7 +50,7 @@ class RunInputs:
     @property
     def trains_all(self) -> bool:
         """Whether the model's own weights are trained, and PEFT adds none."""
-        return self.method.configure is None
+        return self.training.method == "full"
 
 
 def read_inputs(
@@ -75,7 +73,7 @@ def read_inputs(
     causal = is_causal(model)
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
-    method = method_of(training.method, model, rank=training.rank)
+    check_method(training.method, model, rank=training.rank)
     rate = learning_rate_for(training.method, parameter_count(model))
     if training.learning_rate is not None:
         rate = LearningRate(training.learning_rate, "as given")
@@ -86,7 +84,7 @@ def read_inputs(
     windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training, end)
     chosen = replace(training, learning_rate=rate.value)
     measured = HeldOut.of(measured_on if end is None else source, windows)
-    return RunInputs(chosen, method, rate, causal, rows, windows, 0 if end is None else len(end.tokens), measured)
+    return RunInputs(chosen, rate, causal, rows, windows, 0 if end is None else len(end.tokens), measured)
 
 
 def is_rows(texts: Any) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import EntryNotFoundError
-from huggingface_hub.utils import filter_repo_objects
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -24,12 +23,11 @@ class Hub:
     """Stands in for `huggingface_hub.HfApi`; ``card`` is the file of the card that is there."""
 
     def __init__(self, card: str | None) -> None:
-        self.card, self.private = card, False
+        self.card = card
         self.sent: dict[str, bytes] = {}
 
     def create_repo(self, name: str, *, private: bool | None = None, exist_ok: bool) -> Any:
         assert exist_ok
-        self.private = bool(private)
         return SimpleNamespace(repo_id=name if "/" in name else f"ada/{name}")
 
     def hf_hub_download(self, name: str, file: str, **_: Any) -> str:
@@ -37,10 +35,9 @@ class Hub:
             raise EntryNotFoundError(file)
         return self.card
 
-    def upload_folder(self, *, repo_id: str, folder_path: Path, ignore_patterns: Any = None, **_: Any) -> str:
+    def upload_folder(self, *, repo_id: str, folder_path: Path, **_: Any) -> str:
         files = {str(file.relative_to(folder_path)): file for file in Path(folder_path).rglob("*") if file.is_file()}
-        kept = filter_repo_objects(files, ignore_patterns=ignore_patterns)
-        self.sent = {name: files[name].read_bytes() for name in kept}
+        self.sent = {name: file.read_bytes() for name, file in files.items()}
         return f"of {repo_id}"
 
 

@@ -61,7 +61,7 @@ def test_probe_bench_and_export_take_names(adapter: Callable[..., Path], tmp_pat
     assert by_name.to_dict() == of_live.to_dict()
     with pytest.raises(WrongKind, match="A tokenizer is needed"):
         probe(live, **few)
-    (cell,) = bench(STARTER, "alibi", [16], rounds=1, baselines=())
+    (cell,) = bench(STARTER, "alibi", [16], rounds=1)
     assert cell.state == "done"
     parameters = export_native(tuned, tmp_path / "plain")
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype="float32")

@@ -40,7 +40,7 @@ def test_a_bug_in_somebody_s_scheme_is_found_and_named(call: Call, tmp_path: Pat
     tiny_model("llama").save_pretrained(tmp_path)
     register_scheme("planted")(RandomSlope)
     try:
-        only = ("--check", "stateless", "--check", "second_patch")
+        only = ("--checks", "stateless,second_patch")
         answer = call("check", "-m", str(tmp_path), "-s", "planted", "-f", "4", "--json", *only)
     finally:
         registry._SCHEMES.pop("planted")

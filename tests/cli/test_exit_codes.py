@@ -84,7 +84,7 @@ USAGE: list[tuple[list[str], str]] = [
     ([*BENCH, "--rounds", "0"], "--rounds"),
     ([*BENCH, "--cases", "chunked"], "'chunked'"),
     ([*PROBE, "--factor", "4"], "--factor"),
-    ([*PROBE, "--set", "sink=1"], "'sinks'"),
+    ([*PROBE, "--set", "row=1"], "'rows'"),
     (["show"], "--list"),
     (["show", "ropee"], "'rope'"),
     (["show", "rope", "-p", "clok"], "'clock'"),

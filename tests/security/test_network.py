@@ -26,7 +26,7 @@ COMMANDS = {
     "env": ["env", "--json"],
     "show": ["show", "alibi", "--picture", "bias", "--out", "bias.png"],
     "advise": ["advise", *LLAMA, "--target-length", "512"],
-    "check": ["check", *LLAMA, "--scheme", "yarn", "--factor", "2", "--check", "identity"],
+    "check": ["check", *LLAMA, "--scheme", "yarn", "--factor", "2", "--checks", "identity"],
     "compare": ["compare", *LLAMA, "-s", "pi", "-l", "256", "--samples", "1", "--set", "keys=1", "--set", "depths=0.5"],
     "eval": ["eval", *LLAMA, "--lengths", "256", "--tasks", "posenc_ppl", "--samples", "1"],
     "bench": ["bench", *LLAMA, "-s", "alibi", "-l", "64", "--rounds", "1"],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,13 +27,6 @@ def jsonl_as_written(folder: Path, texts: Sequence[str]) -> Path:
     return file
 
 
-def jsonl_gz(folder: Path, texts: Sequence[str]) -> Path:
-    file = folder / "a.jsonl.gz"
-    with gzip.open(file, "wt", encoding="utf-8") as stream:
-        stream.writelines(json.dumps({"text": text}) + "\n" for text in texts)
-    return file
-
-
 def json_array(folder: Path, texts: Sequence[str]) -> Path:
     file = folder / "a.json"
     file.write_text(json.dumps([{"text": text} for text in texts], indent=1), encoding="utf-8")
@@ -44,14 +35,6 @@ def json_array(folder: Path, texts: Sequence[str]) -> Path:
 
 def json_lines_as_json(folder: Path, texts: Sequence[str]) -> Path:
     return jsonl(folder, texts).rename(folder / "lines.json")
-
-
-def comma_separated(folder: Path, texts: Sequence[str]) -> Path:
-    file = folder / "a.csv"
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
-        writer.writerows([["n", "text"], *([n, text] for n, text in enumerate(texts))])
-    return file
 
 
 def parquet(folder: Path, texts: Sequence[str]) -> Path:
@@ -79,5 +62,5 @@ def files(folder: Path, texts: Sequence[str]) -> Path:
 
 
 RECORDS: tuple[Writer, ...] = (
-    jsonl, jsonl_as_written, jsonl_gz, json_array, json_lines_as_json, comma_separated, parquet, saved,
+    jsonl, jsonl_as_written, json_array, json_lines_as_json, parquet, saved,
 )  # fmt: skip

@@ -172,7 +172,6 @@ def test_llama_factory_reads_it(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("framework", "settings"),
     [
-        ("trl", {"method": "lora_plus"}),
         ("axolotl", {"alpha": 0.5}),
         ("trl", {"eval_windows": 4}),
         ("axolotl", {"report_to": ("wandb",)}),

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Exit
-
 from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.errors import PARTLY
 
 
 def advise(
@@ -33,7 +30,7 @@ def advise(
 ) -> None:
     """Recommend schemes for a target context length.
 
-    Reads the configuration only, never weights. The exit code is 3 where there is no adapter for the model.
+    Reads the configuration only, never weights.
     """
     from hf_posenc.checkpoints.checkpoint import Checkpoint
     from hf_posenc.insight.advise import advise as recommend
@@ -45,5 +42,3 @@ def advise(
         output.show_json(advice.to_dict())
     else:
         output.show_text(str(advice))
-    if not advice.supported:
-        raise Exit(PARTLY)

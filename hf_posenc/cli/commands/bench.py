@@ -1,4 +1,4 @@
-"""``hf-posenc bench``: time and memory of schemes, relative to the unpatched model and to a naive implementation."""
+"""``hf-posenc bench``: time and memory of schemes, relative to the unpatched model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hf_posenc.cli.commands.info import environment
 from hf_posenc.cli.errors import FAILED, PARTLY
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
-from hf_posenc.core.files.paths import check_not_taken
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
@@ -56,39 +55,30 @@ def bench(
     cases: Annotated[
         str,
         cli.of_measurement(
-            help="prefill (forward pass over a text), decode (one token with a KV cache of each length), "
-            "static_decode (the same with a StaticCache), train (forward and backward); separated by commas."
+            help="prefill (forward pass over a text), decode (one token with a KV cache of each length), train "
+            "(forward and backward); separated by commas."
         ),
     ] = "prefill",
-    baselines: Annotated[
-        str,
-        cli.of_measurement(help="Compare with: unpatched (sdpa), naive (materializes all scores and biases), or both."),
-    ] = "unpatched,naive",
     rounds: Annotated[
         int, cli.of_measurement(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")
     ] = 7,
-    batch: Annotated[int, cli.of_measurement("--batch-size", min=1, help="Batch size.")] = 1,
-    rows: Annotated[
-        str,
-        cli.of_measurement(
-            help="full; padded: rows of ever fewer tokens, down to half; packed: four documents in every row."
-        ),
-    ] = "full",
-    compiled: Annotated[
+    batch_size: Annotated[int, cli.of_measurement(min=1, help="Rows of a call.")] = 1,
+    compile: Annotated[
         bool, cli.of_measurement("--compile", help="Run all models under torch.compile, with dynamic shapes.")
     ] = False,
     dtype: cli.Dtype = None,
     device: cli.Device = None,
     threads: Annotated[int, cli.of_measurement(min=1, max=cli.MOST_THREADS, help="CPU threads.")] = 1,
-    out: Annotated[Path | None, cli.of_output(help=f"Write {RESULTS} and plots to this folder.")] = None,
+    out: Annotated[Path | None, cli.of_output(help=f"Write {RESULTS} to this folder.")] = None,
     as_json: cli.AsJson = False,
 ) -> None:
-    """Time schemes relative to the unpatched model and to a naive implementation.
+    """Time schemes relative to the unpatched model.
 
-    Each round runs all variants once, in alternating order. The table shows medians and quartiles of the ratios within
+    Each round runs both once, in alternating order. The table shows medians and quartiles of the ratios within
     rounds. Beyond the model's context length the unpatched model is timed too, though its outputs mean nothing there.
-    Memory is the peak beyond the weights; in decoding it includes the KV cache.
+    Memory is the peak beyond the weights, counted on Linux and on CUDA; in decoding it includes the KV cache.
     """
+    from hf_posenc.core.files.atomic import write_json
     from hf_posenc.insight.bench import bench as run
     from hf_posenc.insight.bench import device_of
 
@@ -100,30 +90,25 @@ def bench(
         )
     chosen = cli.lengths_of("--lengths", lengths) or [512, 2048]
     if out is not None:
-        from hf_posenc.core.plotting import require_matplotlib
-
-        require_matplotlib()
         check_output_folder("--out", out)
-        check_not_taken(out, (RESULTS, *PLOTS), (RESULTS,))
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, trained, dtype)
     about = {
         "command": cli.command_line(context), "model": model if shape is None else shape,
         "dtype": str(target.dtype).removeprefix("torch."), "device": measured_on.name, "threads": threads,
-        "rows": rows, "compiled": compiled, **environment(),
+        "compile": compile, **environment(),
     }  # fmt: skip
     cells: list[BenchCell] = []
     try:
         with output.progress() as progress:
             for cell in run(
-                target, ",".join(schemes), chosen, cases=cli.words_of([cases]), baselines=cli.words_of([baselines]),
-                factor=factor, rounds=rounds, batch=batch, rows=rows, compiled=compiled, device=measured_on,
-                threads=threads, progress=progress,
+                target, ",".join(schemes), chosen, cases=cli.words_of([cases]), factor=factor, rounds=rounds,
+                batch_size=batch_size, compile=compile, device=measured_on, threads=threads, progress=progress,
             ):  # fmt: skip
                 cells.append(cell)
                 if out is not None:
-                    write(cells, about, out)
+                    write_json(out / RESULTS, numbers(cells, about))
     except KeyboardInterrupt:
         output.fail(f"Interrupted. {len(cells)} finished cell(s) kept.")
         show(cells, about, measured_on.torch.type, out, as_json)
@@ -165,22 +150,12 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
     return random_model((layers, hidden, heads, kv_heads), kind, trained_length, getattr(torch, dtype or "float32"))
 
 
-RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
+RESULTS = "bench.json"
 
 
 def numbers(cells: Sequence[BenchCell], about: dict[str, Any]) -> dict[str, Any]:
     """Plain values for JSON: settings, and every round of every cell."""
     return {"about": about, "cells": [cell.to_dict() for cell in cells]}
-
-
-def write(cells: Sequence[BenchCell], about: dict[str, Any], folder: Path) -> None:
-    """Write the numbers and the plots; each file atomically."""
-    from hf_posenc.core.files.atomic import write_json
-    from hf_posenc.insight.bench.results import write_plot
-
-    write_json(folder / RESULTS, numbers(cells, about))
-    for name in PLOTS:
-        write_plot(cells, folder / name)
 
 
 def show(cells: Sequence[BenchCell], about: dict[str, Any], device: str, out: Path | None, as_json: bool) -> None:
@@ -196,8 +171,7 @@ def show(cells: Sequence[BenchCell], about: dict[str, Any], device: str, out: Pa
         output.show_text(remark)
     if not cells:
         return
-    rows = "" if about["rows"] == "full" else f", {about['rows']} rows"
     shown = "{model}, {dtype}, {threads} thread(s) of {device}".format(**about)
-    output.show_text(shown + rows + (", compiled" if about["compiled"] else ""))
+    output.show_text(shown + (", compiled" if about["compile"] else ""))
     if out is not None:
-        output.show_text(f"Written to {out}: {', '.join((RESULTS, *PLOTS))}")
+        output.show_text(f"Written to {out}: {RESULTS}")

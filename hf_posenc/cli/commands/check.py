@@ -20,10 +20,10 @@ COLUMNS = ("check", "passes", "deviation", "tolerance", "worst at")
 CheckNames = Annotated[
     list[str] | None,
     cli.of_measurement(
-        "--check",
+        "--checks",
         "-c",
-        metavar="CHECK",
-        help="Only this check, as the table names it; may be repeated. By default all.",
+        metavar="CHECKS",
+        help="Only these, as the table names them, separated by commas; may be repeated. By default all.",
     ),
 ]
 
@@ -36,7 +36,7 @@ def check(
     target_length: cli.TargetLength = None,
     trained_length: cli.TrainedLength = None,
     option: cli.SchemeOptions = None,
-    check: CheckNames = None,
+    checks: CheckNames = None,
     base: cli.Base = None,
     as_json: cli.AsJson = False,
 ) -> None:
@@ -45,22 +45,23 @@ def check(
     Every check that applies to this model and scheme is measured. The exit code is 4 if one fails. A scheme in the
     checkpoint is removed first, and its target length becomes the default. A PEFT adapter is merged.
     """
-    from hf_posenc import checks
     from hf_posenc.checkpoints.merge import load_unpatched
+    from hf_posenc.checks import check_scheme
     from hf_posenc.checks.registry import check_named
 
     named, options = cli.model_named(model, base), cli.scheme_options(scheme, option)
-    for name in check or ():
+    chosen = cli.words_of(checks)
+    for name in chosen:
         check_named(name)
     with output.progress() as show_progress:
         loaded, own = load_unpatched(**cli.loading_of(named, "float32"))
         if own is not None:
             target_length = target_length or (own.target_length if factor is None else None)
             output.note(f"{cli.REMOVED.format(own.scheme)} Its target length is {own.target_length:,}.")
-        deviations = checks.check_scheme(
+        deviations = check_scheme(
             loaded,
             scheme,
-            checks=check,
+            checks=chosen or None,
             progress=lambda name: show_progress(None, name),
             **{"factor": factor, "target_length": target_length, "trained_length": trained_length, **options},
         )

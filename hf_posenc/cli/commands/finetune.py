@@ -80,13 +80,11 @@ def finetune(
         str,
         of_training(help="Named settings: full_length, pose or drope; other options override them."),
     ] = "full_length",
-    method: Annotated[
-        str | None, of_training(help="lora, dora, lora_plus or full; default: lora, or the recipe's.")
-    ] = None,
+    method: Annotated[str | None, of_training(help="lora or full; default: lora, or the recipe's.")] = None,
     steps: Annotated[int | None, of_training(help="Optimiser steps; default: 150, or the recipe's.")] = None,
     learning_rate: Annotated[
         float | None,
-        of_training(help="Peak learning rate; default: by method and size of the model, as advise prints it."),
+        of_training(help="Peak learning rate; default: by method and size of the model."),
     ] = None,
     settings: Annotated[
         list[str] | None,

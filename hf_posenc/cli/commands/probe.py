@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from hf_posenc.insight.probe.variant import Variant
 
 RESULTS = "probe.json"
-COUNTS = ("rows", "scored", "sinks", "seed")
+COUNTS = ("rows", "scored", "seed")
 """Settings of a probe that have no option of their own."""
 COLUMNS = (
-    "layer", "head", "mostly", "mean distance", "at one distance", "which", "{}", "beyond trained",
+    "layer", "head", "mostly", "mean distance", "at one distance", "which", "first token", "beyond trained",
     "shuffled layer", "shuffled model", "moved",
 )  # fmt: skip
 
@@ -52,8 +52,8 @@ def probe(
         list[str] | None,
         set_option(
             "Any other setting: rows=256 (queries measured in each of four texts), scored=32 (tokens at the end of "
-            "each text whose loss is measured), sinks=1 (tokens at the start that count as attention sink), "
-            "seed=1, text_field=body, document_separator=TEXT"
+            "each text whose loss is measured), seed=1, "
+            "text_field=body, document_separator=TEXT"
         ),
     ] = None,
     out: Annotated[Path | None, cli.of_output(help="Write plots and probe.json to this folder.")] = None,
@@ -116,14 +116,11 @@ def write(found: Probe, folder: Path) -> list[Path]:
 
 def show(found: Probe) -> None:
     """Show a table of heads and a summary for each variant."""
-    from hf_posenc.insight.probe.variant import first_tokens
-
     moved = found.moved
-    named = [column.format(first_tokens(found.sinks)) for column in COLUMNS]
     for number, variant in enumerate(found.variants):
         shift = moved if number == 1 else None
         rows = [row(head, None if shift is None else float(shift[head.layer, head.head])) for head in variant.heads]
-        columns = named if shift is not None else named[:-1]
+        columns = COLUMNS if shift is not None else COLUMNS[:-1]
         output.show_table(columns, rows, title=f"{variant.label}, {variant.length:,} tokens")
     for variant in found.variants:
         output.show_text("\n".join(summary(variant, found)))
@@ -146,13 +143,12 @@ def percent(share: float) -> str:
 def summary(variant: Variant, found: Probe) -> list[str]:
     """Summarize one variant: heads that use position, attention sinks, loss by context length."""
     from hf_posenc.insight.probe.loss_by_context import FEWEST
-    from hf_posenc.insight.probe.variant import first_tokens
 
     heads, loss = variant.heads, variant.loss
     using = sum(head.uses_position for head in heads)
     lines = [
         f"{variant.label}: {using} of {len(heads)} heads use position; "
-        f"attention weight on the {first_tokens(found.sinks)} by layer: {', '.join(map(percent, variant.sinks))}"
+        f"attention weight on the first token by layer: {', '.join(map(percent, variant.sinks))}"
     ]
     if loss is not None:
         lengths = ", ".join(f"{n:,}: {m:.3f}" for n, m in zip(loss.lengths, loss.means, strict=True))

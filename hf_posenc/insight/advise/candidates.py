@@ -30,7 +30,7 @@ from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.alibi import code_slopes
 from hf_posenc.schemes.host_rotation import HostRotation
-from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
+from hf_posenc.schemes.registry import scheme_class, scheme_record
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class CandidateSetting:
         default = target_model.counts_from(scheme)
         length = default if target_model.block is None else target_model.trained
         needed = length != default or target_model.overwrites_scaling(scheme)
-        return {"trained_length": length, **lengths} if needed and length is not None else lengths
+        return {"trained_length": length, **lengths} if needed else lengths
 
     def _is_like_measured(self) -> bool:
         """Whether schemes without training were measured on such a model: a decoder that rotates queries and keys."""
@@ -197,13 +197,6 @@ def spread(geometry: Geometry) -> torch.Tensor:
         position for edge in (0, 1, trained, target) for position in (edge - 1, edge) if 0 <= position < target
     }
     return torch.tensor([sorted(positions)])
-
-
-def defined_here(target_model: TargetModel, named: Iterable[str]) -> tuple[str, ...]:
-    """Registered schemes that are defined for this model, without those ``named``."""
-    known = {part for name in named for part in name.split("+")}
-    others = [record for record in list_schemes() if record.name not in known and not record.recipe]
-    return tuple(record.name for record in others if not record.unmet_needs(target_model.geometry))
 
 
 def well_trained_group(trained: int, target: int, window: int) -> int:

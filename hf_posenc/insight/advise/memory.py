@@ -20,14 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    AutoModel,
-    PreTrainedConfig,
-    PreTrainedModel,
-    StaticCache,
-)
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, StaticCache
 
 from hf_posenc.core.memory import reported_memory
 from hf_posenc.errors import PosEncError
@@ -79,12 +72,6 @@ def skeleton(config: PreTrainedConfig, dtype: str | None = None) -> PreTrainedMo
     kwargs: dict[str, Any] = {} if dtype in (None, "auto") else {"dtype": dtype}
     with torch.device("meta"):
         return classes[0]._from_config(config, **kwargs) if classes else AutoModel.from_config(config, **kwargs)
-
-
-def has_cache(config: PreTrainedConfig) -> bool:
-    """Whether models of an architecture without an adapter are decoders, by transformers' lists of classes."""
-    kind = type(config)
-    return kind in MODEL_FOR_CAUSAL_LM_MAPPING and kind not in MODEL_FOR_MASKED_LM_MAPPING
 
 
 def measured(model: PreTrainedModel, target: int, *, causal: bool) -> Memory:
@@ -211,12 +198,13 @@ def training_memory(
     try:
         from hf_posenc.checkpoints.peft import get_peft_model
         from hf_posenc.training.config import Training
-        from hf_posenc.training.methods import method_of, peft_config_of
+        from hf_posenc.training.methods import check_method, peft_config_of
         from hf_posenc.training.trained_layers import trained_by_kind
 
         weights, four_bit = model.get_memory_footprint(return_buffers=False), four_bit_bytes(model)
         training = Training(length=length, steps=1, method=method, rank=rank, train_embeddings=train_embeddings)
-        added = peft_config_of(method_of(method, model, rank=rank), model, training)
+        check_method(method, model, rank=rank)
+        added = peft_config_of(model, training)
         trained: Any = model if added is None else get_peft_model(model, added)
         numbers = sum(trained_by_kind(trained).values())
         activations = kept_for_backward(trained, length)

@@ -9,15 +9,14 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.core.lengths import tokens
-from hf_posenc.insight.advise.candidates import CandidateSetting, choose, defined_here, keeps_positions
+from hf_posenc.insight.advise.candidates import CandidateSetting, choose, keeps_positions
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, Shown, zero_shot_candidates
-from hf_posenc.insight.advise.memory import has_cache, kept_for_backward, measured, size, skeleton, training_memory
+from hf_posenc.insight.advise.memory import kept_for_backward, measured, size, skeleton, training_memory
 from hf_posenc.insight.advise.path import Portable, commands_of
 from hf_posenc.insight.advise.plan import Cards, Plan, plan
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.schemes.registry import scheme_class
-from hf_posenc.training.methods import learning_rate_for, parameter_count
 
 NO_PLAN = (
     "There is no plan for these cards: nothing is to be trained for this length, PEFT is not installed, or the model "
@@ -50,16 +49,13 @@ def advise(
     Raises:
         LengthContradiction: the target is no length.
         OptionOutOfRange: ``gpu`` names no cards.
-        UnsupportedModel: transformers itself does not know the architecture. If only this package does not, the
-            advice says so and recommends nothing.
+        UnsupportedModel: there is no adapter for the architecture, or transformers itself does not know it.
         CheckpointMismatch: the scheme that the checkpoint carries cannot be read.
     """
     cards = None if gpu is None else Cards.of(gpu)
     target, target_model = tokens(target_length), TargetModel.of(model, name)
     bare = skeleton(target_model.config, dtype)
-    causal = has_cache(target_model.config) if target_model.adapter is None else target_model.geometry.causal
-    memory = measured(bare, target, causal=causal)
-    supported = target_model.adapter is not None
+    memory = measured(bare, target, causal=target_model.geometry.causal)
     advice = Advice(
         model=target_model.name,
         model_type=target_model.config.model_type,
@@ -68,10 +64,8 @@ def advise(
         reach=target_model.reach,
         target_length=target,
         memory=memory,
-        supported=supported,
     )
-    if supported and target_model.reach is not None and target_model.trained is not None:
-        advice = with_recommendations(advice, target_model, bare, dtype)
+    advice = with_recommendations(advice, target_model, bare, dtype)
     if cards is not None and advice.training:
         advice = replace(advice, plan=plan_of(cards, advice, target_model))
     found = [*warnings_of(advice, target_model), *([NO_PLAN] if cards is not None and advice.plan is None else [])]
@@ -83,13 +77,13 @@ def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dt
 
     Args:
         advice: about the model and the target length, without recommendations.
-        model: has an adapter, a trained length and a reach.
+        model: what is advised about.
         bare: the model without weights, as `skeleton` makes it.
         dtype: of weights and cache, as `advise` takes it.
     """
     memory, target = advice.memory, advice.target_length
     untuned = CandidateSetting(model, bare, memory, target, "zero-shot")
-    if model.reach is None or target < model.reach or (target == model.reach and model.block is not None):
+    if target < model.reach or (target == model.reach and model.block is not None):
         return advice
     if target == model.reach:
         return replace(advice, zero_shot=choose(untuned, WITHIN)[0])
@@ -97,16 +91,12 @@ def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dt
     training, also = choose(CandidateSetting(model, bare, memory, target, "training"), WITH_TRAINING)
     refused = refused | also
     step = training_memory(skeleton(model.config, dtype), target)
-    rate = learning_rate_for("lora", parameter_count(bare))
     tight = step is not None and memory.largest is not None and step.total > memory.largest[0]
     return replace(
         advice,
         zero_shot=zero_shot,
-        training=tuple(replace(one, learning_rate=rate.value, checkpointing=tight) for one in training),
+        training=tuple(replace(one, checkpointing=tight) for one in training),
         refused=refused,
-        others=defined_here(model, [one.scheme for one in (*zero_shot, *training)] + list(refused)),
-        learning_rate=rate.value,
-        rate_source=rate.source,
         training_memory=step,
     )
 
@@ -138,12 +128,9 @@ def untrained(target_model: TargetModel) -> list[Shown]:
 def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
     """Yield what is not feasible, or must be known first, in one or two sentences each; the graver ones first."""
     reach, target, memory = advice.reach, advice.target_length, advice.memory
-    if model.adapter is None:
-        named = advice.model_type
-        yield f"No adapter knows where {named!r} models keep position: `hf-posenc list --models --model {named}`."
-    if reach is not None and target <= reach:
+    if target <= reach:
         yield f"The model reaches {reach:,} tokens as it stands: there is nothing that must be done for {target:,}."
-    elif model.adapter is not None and (table := model.geometry.table) is not None and model.block is None:
+    elif (table := model.geometry.table) is not None and model.block is None:
         yield f"The table ends after {table:,} rows: unpatched, a text of {target:,} tokens raises an error."
     if memory.largest is not None and memory.weights + memory.cache > memory.largest[0]:
         room, device = memory.largest

@@ -29,7 +29,6 @@ class Recommendation:
         trained: tokens the weights saw.
         restore: whether the checkpoint's own scheme must be removed first.
         has_head: whether the checkpoint has a head, without which no command can measure or train it.
-        learning_rate: of LoRA on a model of this size; see `hf_posenc.training.methods`.
         checkpointing: whether training needs gradient checkpointing on this machine.
         evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
     """
@@ -48,7 +47,6 @@ class Recommendation:
     trained: int
     restore: bool = False
     has_head: bool = True
-    learning_rate: float | None = None
     checkpointing: bool = False
     evidence: MeasuredRow | None = None
 
@@ -95,8 +93,6 @@ class Recommendation:
     def training_words(self, *, checkpointing: bool) -> list[str]:
         """The words of that command."""
         words = ["hf-posenc", "finetune", "--model", self.model, *self.scheme_words]
-        if self.learning_rate is not None:
-            words += ["--learning-rate", f"{self.learning_rate:g}"]
         if checkpointing:
             words += ["--set", "gradient_checkpointing=true"]
         return words

@@ -23,16 +23,13 @@ class Advice:
         model: name or path as given.
         model_type: as its configuration has it.
         positions: its positional encoding, in words.
-        trained_length: tokens the weights saw; None where the configuration does not say.
+        trained_length: tokens the weights saw.
         reach: context length of the unchanged model, with a scaling or scheme it has already.
         target_length: requested tokens.
         memory: bytes of weights and cache.
         zero_shot, training: recommendations, best first.
         refused: each scheme that does not fit here, with the reason.
-        others: further schemes that are defined here, without published evidence.
         warnings: what is not feasible, or has no evidence.
-        supported: whether there is an adapter for the model.
-        learning_rate, rate_source: for LoRA on a model of this size, and the publication that it is from.
         training_memory: bytes of a LoRA step on one row of the target length; None if unknown.
         plan: training that fits on the named cards, with its commands; None without cards, or if nothing fits.
     """
@@ -40,25 +37,21 @@ class Advice:
     model: str
     model_type: str
     positions: str
-    trained_length: int | None
-    reach: int | None
+    trained_length: int
+    reach: int
     target_length: int
     memory: Memory
     zero_shot: tuple[Recommendation, ...] = ()
     training: tuple[Recommendation, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    supported: bool = True
-    learning_rate: float | None = None
-    rate_source: str = ""
     training_memory: TrainingMemory | None = None
     plan: Plan | None = None
 
     @property
-    def factor(self) -> float | None:
+    def factor(self) -> float:
         """Target length over trained length."""
-        return None if self.trained_length is None else self.target_length / self.trained_length
+        return self.target_length / self.trained_length
 
     @property
     def recommendations(self) -> tuple[Recommendation, ...]:
@@ -84,31 +77,28 @@ class Advice:
         return "\n".join([*lines, *(self._try() if self.plan is None else plan_lines(self.plan))])
 
     def _facts(self) -> list[str]:
-        memory, times = self.memory, self.factor
-        trained = "unknown" if self.trained_length is None else f"{self.trained_length:,}"
-        reach = f", reaches {self.reach:,}" if self.reach not in (None, self.trained_length) else ""
-        factor = "" if times is None else f", factor {_ratio(times)}"
+        memory = self.memory
+        reach = f", reaches {self.reach:,}" if self.reach != self.trained_length else ""
         cache = f"{size(memory.cache)} per text ({size(memory.token)} per token)" if memory.cache else "none"
         largest = memory.largest
         here = f"; {size(largest[0])} {largest[1]} here" if largest else ""
         facts = {
             "positions": self.positions,
-            "lengths": f"trained {trained}{reach}, target {self.target_length:,}{factor}",
+            "lengths": f"trained {self.trained_length:,}{reach}, target {self.target_length:,}, "
+            f"factor {_ratio(self.factor)}",
             "memory": f"{memory.dtype}: weights {size(memory.weights)}, cache {cache}{here}",
             "training": self._training(),
         }
         return [line for name, value in facts.items() if value for line in _wrapped(f"{name:<12}{value}", 2, 14)]
 
     def _training(self) -> str:
-        """Memory of a LoRA run, where it is known, and its learning rate."""
-        if self.learning_rate is None:
-            return ""
-        rate, step = f"learning rate {self.learning_rate:g} ({self.rate_source})", self.training_memory
+        """Memory of a LoRA run, where it is known."""
+        step = self.training_memory
         if step is None:
-            return f"LoRA: {rate}"
+            return ""
         return (
             f"LoRA, one row of {self.target_length:,}: {size(step.total)}, with gradient checkpointing "
-            f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained); {rate}"
+            f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained)"
         )
 
     def _lines_of(self, number: int, one: Recommendation) -> list[str]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from transformers import PreTrainedConfig
+from transformers.utils import logging
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.adapter import adapter_of_configuration
 from hf_posenc.patches.registry import adapter_class
-from hf_posenc.patches.shared.rope_parameters import UNSCALED, rotations
 from hf_posenc.patching.config_guard import PATCH_KEYS
 from hf_posenc.patching.layer_schemes import layout_of, overwrites_scaling, trained_length_of_patch
 from hf_posenc.patching.scheme_config import SchemeConfig
@@ -32,9 +32,9 @@ class TargetModel:
     Attributes:
         name: for messages and command lines.
         config: configuration before any scheme of this package.
-        adapter: adapter of the architecture; None where there is none.
+        adapter: adapter of the architecture.
         block: the checkpoint's own scheme, if any.
-        trained: trained length before any scaling, in tokens; None where the configuration has none.
+        trained: trained length before any scaling, in tokens.
         reach: context length of the unchanged model in tokens, with its own scaling or scheme.
         scaling: transformers' own position scaling, if the configuration has one.
     """
@@ -43,8 +43,8 @@ class TargetModel:
     config: PreTrainedConfig
     adapter: Any
     block: SchemeConfig | None
-    trained: int | None
-    reach: int | None
+    trained: int
+    reach: int
     scaling: str | None
 
     @classmethod
@@ -52,7 +52,7 @@ class TargetModel:
         """Read a loaded model, a configuration, or a checkpoint by its name; of a checkpoint, the configuration only.
 
         Raises:
-            UnsupportedModel: transformers itself does not know the architecture.
+            UnsupportedModel: there is no adapter for the architecture, or transformers itself does not know it.
             CheckpointMismatch: the checkpoint's scheme cannot be loaded.
         """
         config, block = _config_and_scheme(given)
@@ -64,12 +64,17 @@ class TargetModel:
         if block is not None:
             config.max_position_embeddings = block.host_length
         own = adapter_class(config.model_type)
-        adapter = adapter_of_configuration_or_none(config) if own is None else own()
-        return cls(named, config, adapter, block, *_lengths(config, adapter, block))
+        adapter = general_adapter(config) if own is None else own()
+        trained, reach = (
+            (adapter.trained_length(config), adapter.reach(config))
+            if block is None
+            else (block.trained_length, block.target_length)
+        )
+        return cls(named, config, adapter, block, trained, reach, adapter.scaled_already(config))
 
     @property
     def geometry(self) -> Geometry:
-        """Geometry of a model that has an adapter, at its own length."""
+        """Geometry of the model at its own length."""
         return self.adapter.geometry(self.config, trained_length=self.trained, target_length=self.trained)
 
     def counts_from(self, scheme: str) -> int:
@@ -86,8 +91,6 @@ class TargetModel:
         """The model's current positional encoding, in words."""
         if self.block is not None:
             return f"carries scheme {self.block}"
-        if self.adapter is None:
-            return f"unknown: {self.config.model_type}"
         if (table := self.geometry.table) is not None:
             return f"a learned table of {table:,} rows"
         if self.geometry.slopes is not None:
@@ -118,28 +121,22 @@ def _config_and_scheme(given: Any) -> tuple[PreTrainedConfig, SchemeConfig | Non
     return checkpoint.hf_config(), checkpoint.scheme
 
 
-def adapter_of_configuration_or_none(config: PreTrainedConfig) -> Adapter | None:
-    """The general adapter of a family that can be patched; None for the others."""
+def general_adapter(config: PreTrainedConfig) -> Adapter:
+    """The general adapter of a family that can be patched.
+
+    Raises:
+        UnsupportedModel: it cannot.
+    """
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # of a BERT it would say how to make it a decoder
     try:
         adapter = adapter_of_configuration(config)
-        if adapter is not None:
-            adapter.trained_length(config)
-        return adapter
-    except UnsupportedModel:
-        return None
-
-
-def _lengths(
-    config: PreTrainedConfig, adapter: Adapter | None, block: SchemeConfig | None
-) -> tuple[int | None, int | None, str | None]:
-    """Trained length, reach and scaling."""
-    declared = getattr(config, "max_position_embeddings", None)
+    finally:
+        logging.set_verbosity(level)
     if adapter is None:
-        found = rotations(config).values()
-        before = min(filter(None, (one.get("original_max_position_embeddings") for one in found)), default=declared)
-        kinds = (one.get("rope_type", UNSCALED) for one in found)
-        return before, declared, next((kind for kind in kinds if kind != UNSCALED), None)
-    scaling = adapter.scaled_already(config)
-    if block is not None:
-        return block.trained_length, block.target_length, scaling
-    return adapter.trained_length(config), adapter.reach(config), scaling
+        named = config.model_type
+        raise UnsupportedModel(
+            f"No adapter knows where {named!r} models keep position. `hf-posenc list --models --model {named}` says "
+            "why."
+        )
+    return adapter

@@ -1,4 +1,4 @@
-"""Benchmark: time and memory of schemes, relative to the unpatched model and to a naive implementation."""
+"""Benchmark: time and memory of schemes, relative to the unpatched model."""
 
 from hf_posenc.insight.bench.devices import device_of
 from hf_posenc.insight.bench.models import random_model

@@ -1,7 +1,6 @@
 """Benchmark cases: prefill, decoding of one token, and a training step.
 
-Every case names the ``module`` that it calls, and says whether the shapes of its calls are ``dynamic``: what
-`torch.compile` is given.
+Every case names the ``module`` that it calls, which `torch.compile` is given.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, StaticCache, StaticLayer
+from transformers import DynamicCache
 
 from hf_posenc.core.memory import tensors_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward.host_calls import cache_argument
 from hf_posenc.insight.bench.devices import MOST_CALLS
-from hf_posenc.insight.bench.settings import BenchRows
 from hf_posenc.patching.state import base_model_of
 
 CHUNK = 512  # tokens per forward pass while the cache of a decoding is filled
@@ -32,12 +30,12 @@ class WholeText:
     Every case says how many tokens ``beyond`` the length it may reach: each timed call of a decoding step adds one.
     """
 
-    decoder_only, beyond, dynamic = False, 0, True
+    decoder_only, beyond = False, 0
 
     @staticmethod
-    def tokens(rows: BenchRows) -> int:
+    def tokens(ids: Tensor) -> int:
         """Tokens of a call."""
-        return rows.tokens
+        return ids.numel()
 
     def held(self) -> int:
         """Bytes that remain allocated between calls; gradients are part of a call's peak."""
@@ -50,27 +48,27 @@ class Prefill(WholeText):
     An encoder runs without its head, which does not depend on position and whose logits can take most of the memory.
     """
 
-    name, scores_squared = "prefill", "one layer"
+    name = "prefill"
 
-    def __init__(self, model: nn.Module, rows: BenchRows) -> None:
-        self.module, self.rows, self.more = model.eval(), rows, {}
+    def __init__(self, model: nn.Module, ids: Tensor) -> None:
+        self.module, self.ids, self.more = model.eval(), ids, {}
         if not last_logits_only(model):
             self.module = base_model_of(model)[0]
-        else:  # transformers takes no text for packed documents where there is a cache
-            self.more = {"use_cache": rows.positions is None, "logits_to_keep": 1}
-        self.run(BenchRows(rows.ids[:, :TINY]))
+        else:
+            self.more = {"use_cache": True, "logits_to_keep": 1}
+        self.run(ids[:, :TINY])
 
     def reset(self) -> None:
         """Nothing to reset: calls do not depend on each other."""
 
     def call(self) -> None:
         """Run the forward pass."""
-        self.run(self.rows)
+        self.run(self.ids)
 
-    def run(self, rows: BenchRows) -> None:
+    def run(self, ids: Tensor) -> None:
         """The forward pass over some rows."""
         with torch.inference_mode():
-            self.module(rows.ids, **rows.keywords, **self.more)
+            self.module(ids, **self.more)
 
 
 class Decode:
@@ -81,28 +79,22 @@ class Decode:
     for it, and the timed one is like any in a long generation.
     """
 
-    name, decoder_only, beyond, dynamic = "decode", True, MOST_CALLS + 1, None
-    scores_squared: str | None = None
+    name, decoder_only, beyond = "decode", True, MOST_CALLS + 1
 
-    def __init__(self, model: nn.Module, rows: BenchRows) -> None:
-        self.module, self.token, self.filled = model.eval(), rows.ids[:, :1], rows.ids.shape[1]
+    def __init__(self, model: nn.Module, ids: Tensor) -> None:
+        self.module, self.token, self.filled = model.eval(), ids[:, :1], ids.shape[1]
         self.more = {"logits_to_keep": 1} if last_logits_only(model) else {}
-        self.mask = None if rows.mask is None else nn.functional.pad(rows.mask, (0, self.beyond), value=1)
-        self.cache, self.read = self.new_cache(rows.ids.shape[1] + self.beyond), 0
-        for chunk in rows.ids[:, : self.filled].split(CHUNK, dim=1):
+        self.cache = DynamicCache()
+        for chunk in ids.split(CHUNK, dim=1):
             self.append(chunk)
         kept = copy.deepcopy(self.cache)
         self.call()
         self.kept = None if self.cropped() else kept
 
-    def new_cache(self, room: int) -> Cache:
-        """An empty cache; one of a fixed size has room for as many tokens."""
-        return DynamicCache()
-
     @staticmethod
-    def tokens(rows: BenchRows) -> int:
+    def tokens(ids: Tensor) -> int:
         """Tokens of a call."""
-        return len(rows.ids)
+        return len(ids)
 
     def reset(self) -> None:
         """Restore the filled cache and decode one more token."""
@@ -110,7 +102,6 @@ class Decode:
             self.cache = copy.deepcopy(self.kept)
         else:
             self.cropped()
-        self.read = self.filled
         self.call()
 
     def cropped(self) -> bool:
@@ -127,10 +118,8 @@ class Decode:
 
     def append(self, ids: Tensor) -> None:
         """Read tokens after those in the cache."""
-        self.read += ids.shape[1]
-        masked = {} if self.mask is None else {"attention_mask": self.mask[:, : self.read]}
         with torch.inference_mode():
-            self.module(ids, use_cache=True, **self.cached(), **masked, **self.more)
+            self.module(ids, use_cache=True, **self.cached(), **self.more)
 
     def cached(self) -> dict[str, Any]:
         """The cache as a keyword of the model."""
@@ -141,35 +130,17 @@ class Decode:
         return sum(tensor_storages(self.cache).values())
 
 
-class StaticDecode(Decode):
-    """Decode one token with a cache of a fixed size, the one that transformers compiles."""
-
-    name = "static_decode"
-
-    def new_cache(self, room: int) -> Cache:
-        """A cache with room for as many tokens."""
-        config: Any = base_model_of(self.module)[0].config
-        return StaticCache(config, max_cache_len=room)
-
-    def cropped(self) -> bool:
-        """Count the newest tokens out, in place: a compiled graph holds on to the tensors."""
-        layers = [layer for layer in self.cache.layers if isinstance(layer, StaticLayer)]
-        for layer in layers:
-            layer.cumulative_length.fill_(self.filled)
-        return len(layers) == len(self.cache.layers)
-
-
 class Train(WholeText):
     """Training step without optimiser: forward and backward of the model's own loss, or of its states' mean square."""
 
-    name, scores_squared = "train", "all layers"
+    name = "train"
 
-    def __init__(self, model: Any, rows: BenchRows) -> None:
+    def __init__(self, model: Any, ids: Tensor) -> None:
         accepts = inspect.signature(model.forward).parameters
         self.has_loss = "labels" in accepts and model.get_output_embeddings() is not None
-        self.module, self.rows = model.train() if self.has_loss else base_model_of(model.train())[0], rows
+        self.module, self.ids = model.train() if self.has_loss else base_model_of(model.train())[0], ids
         self.more = {"use_cache": False} if "use_cache" in accepts else {}
-        self.step(BenchRows(rows.ids[:, :TINY]))
+        self.step(ids[:, :TINY])
         self.reset()
 
     def reset(self) -> None:
@@ -178,20 +149,20 @@ class Train(WholeText):
 
     def call(self) -> None:
         """One step."""
-        self.step(self.rows)
+        self.step(self.ids)
 
-    def step(self, rows: BenchRows) -> None:
+    def step(self, ids: Tensor) -> None:
         """Forward and backward of some rows."""
         if self.has_loss:
-            loss = self.module(rows.ids, labels=rows.labels, **rows.keywords, **self.more).loss
+            loss = self.module(ids, labels=ids, **self.more).loss
         else:
-            states = self.module(rows.ids, **rows.keywords, **self.more).last_hidden_state
+            states = self.module(ids, **self.more).last_hidden_state
             loss = states.float().square().mean()
         loss.backward()
 
 
 Case = Prefill | Decode | Train
-CASES: dict[str, type[Case]] = {case.name: case for case in (Prefill, Decode, StaticDecode, Train)}
+CASES: dict[str, type[Case]] = {case.name: case for case in (Prefill, Decode, Train)}
 
 
 def last_logits_only(model: nn.Module) -> bool:

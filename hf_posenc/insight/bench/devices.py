@@ -1,9 +1,8 @@
-"""Devices of a benchmark: how to measure time and memory there, and free memory.
+"""Devices of a benchmark: how to measure time and memory there.
 
-On Linux the kernel keeps the most memory that a process had (its high-water mark), which can be reset. Elsewhere
-torch's profiler adds up what its own allocator allocates and frees: no Python objects, and nothing that libraries
-allocate. On CUDA that allocator counts, and kernels run asynchronously, so that time is that between two events on
-the device.
+On Linux the kernel keeps the most memory that a process had (its high-water mark), which can be reset; elsewhere a CPU
+has no count of memory. On CUDA torch's allocator counts, and kernels run asynchronously, so that time is that between
+two events on the device.
 """
 
 from __future__ import annotations
@@ -15,18 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from hf_posenc.core import memory
 from hf_posenc.errors import OptionOutOfRange
-
-ALLOCATION = "[memory]"  # what torch's profiler calls one
 
 
 class Cpu:
@@ -48,23 +43,16 @@ class Cpu:
         run()
         return Elapsed(time.perf_counter() - wall, time.process_time() - processor)
 
-    def peak(self, run: Callable[[], None]) -> int:
-        """Peak memory from the kernel's count of touched pages, or else that of torch's tensors."""
+    def peak(self, run: Callable[[], None]) -> int | None:
+        """Peak memory from the kernel's count of touched pages; None where the kernel keeps none."""
         gc.collect()
         with suppress(OSError, AttributeError):  # only of the GNU library; memory kept by it would hide its reuse
             ctypes.CDLL(None).malloc_trim(0)
         if not memory.reset_peak():
-            return allocated(run)
+            return None
         before = memory.resident() or 0
         run()
         return max(0, (memory.peak() or 0) - before)
-
-    def free(self) -> int | None:
-        """Free memory in bytes without swapping, from the kernel."""
-        with suppress(OSError, StopIteration):
-            lines = Path("/proc/meminfo").read_text().splitlines()
-            return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-        return memory.reported_memory()
 
 
 class Cuda:
@@ -100,28 +88,12 @@ class Cuda:
         self.synchronize()
         return int(self.api.max_memory_allocated(self.torch) - before)
 
-    def free(self) -> int | None:
-        """Free memory in bytes, from the driver."""
-        return int(self.api.mem_get_info(self.torch)[0])
-
     def synchronize(self) -> None:
         """Wait for all kernels."""
         self.api.synchronize(self.torch)
 
 
 Device = Cpu | Cuda
-
-
-def allocated(run: Callable[[], None]) -> int:
-    """Peak memory of tensors on the CPU while a callable runs, from torch's profiler."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        run()
-    changes = sorted(
-        (event.start_ns(), event.nbytes())
-        for event in watched.profiler.kineto_results.events()
-        if event.name() == ALLOCATION and event.device_type() == torch.profiler.DeviceType.CPU
-    )
-    return max(accumulate((change for _, change in changes), initial=0))
 
 
 def device_of(name: str | None) -> Device:

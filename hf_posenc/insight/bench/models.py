@@ -1,6 +1,6 @@
-"""Models that are compared: a given one or one with random weights; unpatched, patched, and naive.
+"""Models that are compared: a given one or one with random weights; unpatched and patched.
 
-The variants share their weights, so that three of them take the memory of one, but not their gradients.
+The variants share their weights, so that both take the memory of one, but not their gradients.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 from hf_posenc.core.torch_state import drawn_from
-from hf_posenc.errors import OptionOutOfRange, UnsupportedModel
-from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.entry import Entry
 
-UNPATCHED, PATCHED, NAIVE = "unpatched", "patched", "naive"
-FUSED, MATERIALISED = "sdpa", "eager"
+UNPATCHED, PATCHED = "unpatched", "patched"
 SEED = 0
 
 
@@ -36,12 +34,7 @@ def variant(model: PreTrainedModel, role: str, entry: Entry, length: int, target
         with drawn_from(SEED):
             scheme: str = entry.scheme  # type: ignore[assignment]  # `BenchSettings` refuses an entry without one
             patch_model(chosen, scheme, **{**entry.own_options, **lengths})
-    chosen.set_attn_implementation(MATERIALISED if role == NAIVE else FUSED)
-    if role == NAIVE and base_model_of(chosen)[0].__dict__[ATTENTIONS][0].backend != MATERIALISED:
-        raise UnsupportedModel(
-            f"{type(chosen).__name__} cannot change its attention implementation, so it has no naive form. "
-            "Compare only with the unpatched model (--baselines unpatched)."
-        )
+    chosen.set_attn_implementation("sdpa")
     return chosen
 
 

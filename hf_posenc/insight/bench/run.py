@@ -17,16 +17,15 @@ from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback, part
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES, Case
 from hf_posenc.insight.bench.devices import Cpu, Device, interleaved
-from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED, variant
+from hf_posenc.insight.bench.models import PATCHED, UNPATCHED, variant
 from hf_posenc.insight.bench.results import BenchCell, Measured
-from hf_posenc.insight.bench.settings import BenchRows, BenchSettings, rows_of
+from hf_posenc.insight.bench.settings import BenchSettings
 from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
 from hf_posenc.patching.patch import snapshot
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
 REACH = 8  # times the trained length, where neither lengths nor factor exceed it
-SCORE_COPIES, SCORE_BYTES = 4, 4  # of the naive implementation: scores, biases, weights and intermediates, in float32
 
 
 def bench(
@@ -39,7 +38,7 @@ def bench(
     progress: OpenProgressCallback = lambda done, doing: None,
     **settings: Any,
 ) -> Iterator[BenchCell]:
-    """Time schemes on a model, paired with the unpatched model and with a naive implementation.
+    """Time schemes on a model, paired with the unpatched model.
 
     Args:
         model: unpatched, not changed; or a name as `from_pretrained` takes it: its PEFT adapter is then merged, and its
@@ -74,11 +73,6 @@ def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
     for case in settings.cases:
         if CASES[case].decoder_only and not causal:
             raise OptionOutOfRange(f"cases has {case!r}, but {type(model).__name__} has no cache. Leave it out.")
-    if settings.rows == "packed" and not causal:
-        raise OptionOutOfRange(
-            f"rows is 'packed', but {type(model).__name__} does not keep documents apart by their positions. "
-            "Time padded rows."
-        )
 
 
 def run(
@@ -115,40 +109,30 @@ def cell_of(
     progress: ProgressCallback,
 ) -> BenchCell:
     """Measure one cell: the memory of the model in each role, and then their times, in turns."""
-    base = base_model_of(model)[0]
-    ids = text(model, settings.batch, length)
-    rows = rows_of(settings.rows, ids, causal=is_causal(model))
-    tokens = CASES[case].tokens(rows)
+    ids = text(model, settings.batch_size, length)
+    tokens = CASES[case].tokens(ids)
     running: dict[str, Any] = {}
     found: dict[str, Measured] = {}
-    if settings.compiled:
+    if settings.compile:
         torch.compiler.reset()  # else the models of all cells count as recompilations of one, which has a limit
     try:
-        for role in (UNPATCHED, PATCHED, NAIVE):
-            if role != PATCHED and role not in settings.baselines:
-                continue
+        for role in (UNPATCHED, PATCHED):
             progress(0.0, f"memory of {role}")
-            if role == NAIVE and (reason := too_large(base, device, case, ids)):
-                found[role] = Measured(why_not=reason)
-                continue
-            try:
-                running[role] = case_of_role(model, settings, CASES[case], length, entry, role, rows)
-            except PosEncError as error:
-                if role == PATCHED:
-                    return BenchCell(entry.label, case, length, tokens, "refused", found, str(error))
-                found[role] = Measured(why_not=str(error))
-                continue
-            if settings.compiled:
+            running[role] = case_of_role(model, settings, CASES[case], length, entry, role, ids)
+            if settings.compile:
                 progress(0.0, f"compiling {role}")
-                running[role].module.compile(dynamic=running[role].dynamic)
+                running[role].module.compile(dynamic=True)
                 running[role].reset()
                 running[role].call()
             running[role].reset()
-            found[role] = Measured(memory=device.peak(running[role].call) + running[role].held())
+            peak = device.peak(running[role].call)
+            found[role] = Measured(memory=None if peak is None else peak + running[role].held())
         times = interleaved(
             running, settings.rounds, device.clock,
             lambda done: progress(done / settings.rounds, f"round {done} of {settings.rounds}"),
         )  # fmt: skip
+    except PosEncError as error:
+        return BenchCell(entry.label, case, length, tokens, "refused", found, str(error))
     except (RuntimeError, MemoryError) as error:
         return BenchCell(entry.label, case, length, tokens, "failed", found, f"{type(error).__name__}: {error}")
     for role, taken in times.items():
@@ -163,35 +147,25 @@ def case_of_role(
     length: int,
     entry: Entry,
     role: str,
-    rows: BenchRows,
+    ids: Tensor,
 ) -> Case:
-    """A call to be timed, of the model in one role: unpatched, patched, or with the naive implementation."""
+    """A call to be timed, of the model in one role: unpatched or patched."""
     base, adapter = base_model_of(model)
     reach = length + kind.beyond
     trained = trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
     if settings.factor is not None:
-        return kind(variant(model, role, entry, reach, max(round(settings.factor * trained), reach)), rows)
+        return kind(variant(model, role, entry, reach, max(round(settings.factor * trained), reach)), ids)
     try:
-        return kind(variant(model, role, entry, reach, max(REACH * trained, reach, *settings.lengths)), rows)
+        return kind(variant(model, role, entry, reach, max(REACH * trained, reach, *settings.lengths)), ids)
     except OptionOutOfRange:  # positions that end with the table
-        return kind(variant(model, role, entry, reach, max(trained, reach)), rows)
+        return kind(variant(model, role, entry, reach, max(trained, reach)), ids)
 
 
-def text(model: PreTrainedModel, batch: int, length: int) -> Tensor:
-    """Return random token ids ``[batch, length]``, always the same."""
+def text(model: PreTrainedModel, rows: int, length: int) -> Tensor:
+    """Return random token ids ``[row, length]``, always the same."""
     generator = torch.Generator().manual_seed(0)
     config: Any = base_model_of(model)[0].config
-    return torch.randint(0, config.vocab_size, (batch, length), generator=generator).to(model.device)
-
-
-def too_large(base: Any, device: Device, case: str, ids: Tensor) -> str:
-    """Return why the naive implementation cannot run (its scores exceed the memory); empty if it can."""
-    layers = {None: 0, "one layer": 1, "all layers": base.config.num_hidden_layers}[CASES[case].scores_squared]
-    heads, (batch, length) = base.config.num_attention_heads, ids.shape
-    needed, free = SCORE_COPIES * SCORE_BYTES * layers * batch * heads * length**2, device.free()
-    if free is None or needed <= free:
-        return ""
-    return f"the naive implementation needs about {needed / 2**30:.0f} GiB for scores, {free / 2**30:.0f} GiB are free"
+    return torch.randint(0, config.vocab_size, (rows, length), generator=generator).to(model.device)
 
 
 @contextmanager

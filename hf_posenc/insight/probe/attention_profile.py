@@ -32,14 +32,12 @@ class Profile:
     Attributes:
         mass: ``[heads, distance]``, float64; the first column is distance ``first_distance``.
         first_distance: 0 in a decoder, −(length − 1) in an encoder.
-        sink: weight on the first tokens, ``[heads]``.
-        entropy: mean over rows of −Σ w ln w, ``[heads]``, nats.
+        sink: weight on the first token, ``[heads]``.
     """
 
     mass: Tensor
     first_distance: int
     sink: Tensor
-    entropy: Tensor
 
     @property
     def distances(self) -> Tensor:
@@ -50,12 +48,6 @@ class Profile:
     def mean_distance(self) -> Tensor:
         """Mean distance Σ mass · ∣δ∣ / Σ mass, ``[heads]``, tokens."""
         return (self.mass * self.distances.abs()).sum(1) / self.mass.sum(1)
-
-    def at(self, distance: int) -> Tensor:
-        """Mass at one distance, ``[heads]``; 0 where there is none."""
-        column = distance - self.first_distance
-        inside = 0 <= column < self.mass.shape[1]
-        return self.mass[:, column] if inside else torch.zeros(len(self.mass), dtype=self.mass.dtype)
 
     def within(self, first: int, last: int) -> Tensor:
         """Mass at ``first ≤ ∣δ∣ ≤ last``, ``[heads]``."""
@@ -71,10 +63,10 @@ class Profile:
 class Tally:
     """Accumulate attention rows of a layer, over texts of one length."""
 
-    def __init__(self, heads: int, length: int, causal: bool, sinks: int) -> None:
-        self.first_distance, self.sinks, self.rows = 0 if causal else 1 - length, sinks, 0
+    def __init__(self, heads: int, length: int, causal: bool) -> None:
+        self.first_distance, self.rows = 0 if causal else 1 - length, 0
         self.mass = torch.zeros(heads, length - self.first_distance, dtype=torch.float64)
-        self.sink, self.entropy = torch.zeros(2, heads, dtype=torch.float64)
+        self.sink = torch.zeros(heads, dtype=torch.float64)
 
     def add(self, rows: slice, weights: Tensor) -> None:
         """Add the ``weights [heads, rows, key]`` of a block of rows."""
@@ -82,13 +74,12 @@ class Tally:
         columns = torch.arange(rows.start, rows.stop)[:, None] - torch.arange(exact.shape[2]) - self.first_distance
         seen = columns >= 0  # in a decoder, keys after the query have no weight
         self.mass.index_add_(1, columns[seen], exact[:, seen])
-        self.sink += exact[:, :, : self.sinks].sum((1, 2))
-        self.entropy -= torch.xlogy(exact, exact).sum((1, 2))
+        self.sink += exact[:, :, 0].sum(1)
         self.rows += exact.shape[1]
 
     def profile(self) -> Profile:
         """Return the mean over all rows so far."""
-        return Profile(self.mass / self.rows, self.first_distance, self.sink / self.rows, self.entropy / self.rows)
+        return Profile(self.mass / self.rows, self.first_distance, self.sink / self.rows)
 
 
 def edges(length: int) -> list[int]:

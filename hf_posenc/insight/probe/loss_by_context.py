@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any
 
@@ -36,19 +35,15 @@ class SpecialTokenCounts:
 
 @dataclass(frozen=True)
 class LossByContext:
-    """Losses of one model by context length and by position.
+    """Losses of one model by context length.
 
     Attributes:
         lengths: context lengths in tokens, ascending; the scored tokens are the last ones.
         losses: nats/token, one row per window, one column per length.
-        positions: centres of bins of positions in the longest text.
-        by_position: mean loss of the tokens of each bin, nats/token.
     """
 
     lengths: tuple[int, ...]
     losses: tuple[tuple[float, ...], ...]
-    positions: tuple[int, ...]
-    by_position: tuple[float, ...]
 
     @property
     def means(self) -> list[float]:
@@ -90,7 +85,6 @@ class LossByContext:
         return {
             "used_length": self.used_length, "hurts_from": self.hurts_from, "windows": len(self.losses),
             "loss": [{"length": n, "mean": mean, "stderr_to_best": error} for n, mean, error in rows],
-            "by_position": [{"position": p, "mean": m} for p, m in zip(self.positions, self.by_position, strict=True)],
         }  # fmt: skip
 
 
@@ -114,18 +108,16 @@ def loss_by_context(
         mask: id of the mask token of a masked language model; None for a causal one.
     """
     longest = lengths[-1]
-    losses, sums, counts = [], torch.zeros(longest), torch.zeros(longest)
+    losses = []
     for text in texts:
         row = []
         for length in lengths:
             short = torch.cat((text[:, : special.before], text[:, longest - length + special.before :]), dim=1)
-            first = max(1, special.before) if length == longest else length - special.after - scored
+            first = length - special.after - scored
             positions, found = scores(model, short, first, special, mask)
-            row.append(-float(found[positions >= length - special.after - scored].mean()))
-        sums[positions] -= found
-        counts[positions] += 1
+            row.append(-float(found[positions >= first].mean()))
         losses.append(tuple(row))
-    return LossByContext(tuple(lengths), tuple(losses), *by_position(sums, counts))
+    return LossByContext(tuple(lengths), tuple(losses))
 
 
 def scores(
@@ -147,16 +139,6 @@ def scores(
     masked[0, positions] = mask
     chosen = positions.to(ids.device)
     return positions, token_scores(chosen_logits(model, masked, chosen)[0], ids[0, chosen])[0].float().cpu()
-
-
-def by_position(sums: Tensor, counts: Tensor, bins: int = 16) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Average over bins of positions of equal width; returns bin centres and means, without empty bins."""
-    cuts = [round(i * len(sums) / bins) for i in range(bins + 1)]
-    kept = [(a, b) for a, b in pairwise(cuts) if float(counts[a:b].sum()) > 0]
-    return (
-        tuple((a + b) // 2 for a, b in kept),
-        tuple(float(sums[a:b].sum() / counts[a:b].sum()) for a, b in kept),
-    )
 
 
 def has_lm_head(model: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Four plots of a probe: attention by distance, maps of heads, loss by context length, attention sinks."""
+"""Three plots of a probe: attention by distance, maps of heads, loss by context length."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from hf_posenc.core.plotting import (
 from hf_posenc.insight.probe.attention_profile import binned, edges
 from hf_posenc.insight.probe.loss_by_context import FEWEST
 from hf_posenc.insight.probe.run import Probe
-from hf_posenc.insight.probe.variant import MOST, Variant, first_tokens
+from hf_posenc.insight.probe.variant import MOST, Variant
 
 HUES = (COLOURS[0], COLOURS[4])
-OFFSETS = ((-0.12, "o"), (0.12, "s"))
 ENDS = (100, 150, 150)  # of the scales, percent; orthogonal outputs of equal norm differ by 141 %
 TITLES = (
     "most weight at one\ndistance (named over 50 %)", "positions shuffled\nfor one layer",
@@ -126,8 +125,8 @@ def name_fixed(axes: Any, variant: Variant) -> None:
 
 
 def loss_plot(probe: Probe, path: Path) -> None:
-    """Plot the loss of the same last tokens by context length, and of all tokens by position in the longest text."""
-    canvas, (left, right) = panels(WIDEST, 3.6, 1, 2, shared=False)
+    """Plot the loss of the same last tokens by context length."""
+    canvas, axes = figure(6.4, 3.6)
     measured = [variant for variant in probe.variants if variant.loss is not None]
     for number, variant in enumerate(measured):
         loss, style = variant.loss, {"color": HUES[number], "marker": MARKERS[number]}
@@ -135,50 +134,23 @@ def loss_plot(probe: Probe, path: Path) -> None:
         errors = [loss.difference(loss.best, i)[1] for i in range(len(loss.lengths))]
         enough = len(loss.losses) >= FEWEST
         label = variant.label + (f": used length {loss.used_length:,} (ringed)" if enough else "")
-        left.plot(loss.lengths, loss.means, linewidth=1.8, markersize=5, zorder=3, label=label, **style)
-        left.errorbar(loss.lengths, loss.means, errors, fmt="none", ecolor=HUES[number], alpha=0.6, linewidth=0.9)
+        axes.plot(loss.lengths, loss.means, linewidth=1.8, markersize=5, zorder=3, label=label, **style)
+        axes.errorbar(loss.lengths, loss.means, errors, fmt="none", ecolor=HUES[number], alpha=0.6, linewidth=0.9)
         if enough:
             ring = loss.used_length, loss.means[loss.lengths.index(loss.used_length)]
-            left.plot(*ring, "o", markersize=14, fillstyle="none", color=HUES[number], zorder=4)
-        right.plot(loss.positions, loss.by_position, linewidth=1.6, markersize=4, label=variant.label, **style)
+            axes.plot(*ring, "o", markersize=14, fillstyle="none", color=HUES[number], zorder=4)
     lengths = sorted({length for variant in measured if variant.loss for length in variant.loss.lengths})
-    length_ticks(left, lengths, probe.trained_length)
-    left.set_title("The same last tokens", loc="left", fontsize=10)
-    left.set_xlabel("context length (tokens; multiples of the trained length)")
-    left.set_ylabel("cross-entropy loss (nats/token)")
-    right.set_title("All tokens of the longest text", loc="left", fontsize=10)
-    right.set_xlabel("position (tokens)")
-    right.set_ylabel("cross-entropy loss (nats/token)")
-    for axes in (left, right):
-        mark_trained(axes, probe.trained_length)
-        plain(axes)
-    canvas.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    save_figure(canvas, path)
-
-
-def sink_plot(probe: Probe, path: Path) -> None:
-    """Plot the attention weight on the first tokens: one dot per head, a line through the means of the layers."""
-    canvas, axes = figure(max(4.6, min(9.0, 2.5 + 0.3 * len(probe.variants[0].profiles))), 3.2)
-    for number, variant in enumerate(probe.variants):
-        offset, marker = OFFSETS[number] if len(probe.variants) > 1 else (0.0, "o")
-        layers = range(len(variant.profiles))
-        dots = [(layer + offset, 100 * value) for layer in layers for value in variant.profiles[layer].sink.tolist()]
-        axes.plot(*zip(*dots, strict=True), marker, color=HUES[number], alpha=0.4, markersize=4, markeredgewidth=0)
-        axes.plot(
-            [layer + offset for layer in layers], [100 * value for value in variant.sinks],
-            color=HUES[number], marker=marker, markersize=6, linewidth=1.6, label=f"{variant.label} (mean over heads)",
-        )  # fmt: skip
-    axes.set_xticks(range(0, len(probe.variants[0].profiles), max(1, len(probe.variants[0].profiles) // 16)))
-    axes.set_xlabel("layer")
-    axes.set_ylabel(f"attention weight on the {first_tokens(probe.sinks)} (%)")
-    axes.set_ylim(bottom=0)
+    length_ticks(axes, lengths, probe.trained_length)
+    axes.set_xlabel("context length (tokens; multiples of the trained length)")
+    axes.set_ylabel("loss of the same last tokens (nats/token)")
+    mark_trained(axes, probe.trained_length)
     plain(axes)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=9)
     save_figure(canvas, path)
 
 
 PLOTS: dict[str, Callable[[Probe, Path], None]] = {
-    "distance": distance_plot, "heads": heads_plot, "sinks": sink_plot, "loss": loss_plot,
+    "distance": distance_plot, "heads": heads_plot, "loss": loss_plot,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from hf_posenc.core.memory import check_text_memory
 from hf_posenc.core.progress import StepCallback
 from hf_posenc.core.torch_state import evaluation_mode
 from hf_posenc.errors import UnknownOption, WrongKind, shown
-from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort
+from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.eval.lm.spans import frame_of
 from hf_posenc.eval.tasks.sweep import Count, Seed, checked
 from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
@@ -40,13 +40,11 @@ class Probe:
         variants: the model as given; then, where a scheme is given, the model patched with it.
         trained_length: pre-training context length in tokens.
         samples: number of texts.
-        sinks: tokens at the start that count as attention sink.
     """
 
     variants: tuple[Variant, ...]
     trained_length: int
     samples: int
-    sinks: int
 
     @property
     def moved(self) -> Tensor | None:
@@ -64,7 +62,7 @@ class Probe:
         """Plain values for JSON."""
         moved = self.moved
         return {
-            "trained_length": self.trained_length, "samples": self.samples, "sinks": self.sinks,
+            "trained_length": self.trained_length, "samples": self.samples,
             "variants": [variant.to_dict() for variant in self.variants],
             "moved": None if moved is None else moved.tolist(),
         }  # fmt: skip
@@ -84,7 +82,6 @@ def probe(
     samples: int = 32,
     rows: int = 256,
     scored: int = 32,
-    sinks: int = 1,
     seed: int = 0,
     progress: StepCallback = lambda doing: None,
     **options: Any,
@@ -102,7 +99,6 @@ def probe(
         samples: number of texts, spread evenly over the documents.
         rows: attention rows measured per text, in four of the texts; 64 rows are in memory at a time.
         scored: tokens at the end of each text whose loss is measured.
-        sinks: tokens at the start that count as attention sink.
         seed: random seed of the position shuffle.
         progress: called with a description of the current step.
 
@@ -110,7 +106,7 @@ def probe(
         TextTooShort: the documents have not enough text.
         LengthTooShort: ``length`` has no room for the scored tokens.
         WeightsNotFinite: a weight is NaN or infinite.
-        TaskOptionOutOfRange: a count is not a positive integer, or ``sinks`` is not below ``length``.
+        TaskOptionOutOfRange: a count is not a positive integer.
         UnknownOption: an option of a scheme is given, and no scheme.
         PosEncError: the scheme is refused, or a name leads to no model.
     """
@@ -122,13 +118,13 @@ def probe(
     if isinstance(model, (str, os.PathLike)):
         tokenizer = tokenizer_of(ModelName.of(model)) if tokenizer is None else tokenizer
         model = from_pretrained(model)
-    check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, sinks=sinks, seed=seed)
+    check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, seed=seed)
     own_text = measured_text(text, field=text_field, separator=document_separator)
     with evaluation_mode(model):
         trained, reach, table = lengths_of(model, scheme, factor, target_length, options)
         probed = length or reach
         check_text_memory(model, probed)
-        settings = {"samples": samples, "rows": rows, "scored": scored, "sinks": sinks, "seed": seed}
+        settings = {"samples": samples, "rows": rows, "scored": scored, "seed": seed}
 
         def measured(label: str, tokens: int) -> Variant:
             return measure(model, plan_of(model, tokenizer, own_text, tokens, trained, **settings), label, progress)
@@ -142,7 +138,7 @@ def probe(
             with scheme_set_aside(model):
                 patch_model(model, scheme, factor=factor, target_length=target_length, **options)
                 variants.append(measured(describe(model).scheme, probed))
-    return Probe(tuple(variants), trained, samples, sinks)
+    return Probe(tuple(variants), trained, samples)
 
 
 def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, seed: int, **counts: int) -> None:
@@ -177,10 +173,6 @@ def plan_of(
     model: nn.Module, tokenizer: Any, text: MeasuredText, length: int, trained: int, *, samples: int, **settings: Any
 ) -> ProbePlan:
     """Cut texts of ``length`` tokens out of documents, and choose the context lengths at which they are scored."""
-    if settings["sinks"] >= length:
-        raise TaskOptionOutOfRange(
-            f"sinks must be fewer than the {length} tokens of a text, got {settings['sinks']}. Pass for example 4."
-        )
     prefix, suffix = frame_of(tokenizer)
     special = SpecialTokenCounts(len(prefix), len(suffix))
     documents = [source.ids for source in tokenized_documents(tokenizer, text)]

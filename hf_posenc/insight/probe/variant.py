@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -22,11 +22,6 @@ USES = 0.1  # relative change of its output under shuffled positions
 ATTENTION_TEXTS = 4  # attention weights vary less between texts than losses do
 
 
-def first_tokens(count: int) -> str:
-    """Name the tokens at the start that count as attention sink: ``first 4 tokens``."""
-    return "first token" if count == 1 else f"first {count:,} tokens"
-
-
 @dataclass(frozen=True)
 class Head:
     """One attention head, averaged over the measured rows; weights are shares of a row, 0 … 1.
@@ -36,13 +31,11 @@ class Head:
         mean_distance: mean attention distance, tokens.
         strongest: the distance with the most weight, tokens; negative for keys after the query.
         share: weight at that distance.
-        sink: weight on the first tokens.
+        sink: weight on the first token.
         near: weight at distances up to 16 tokens.
         beyond: weight at distances of the trained length and more.
-        entropy: entropy of the attention weights, nats; e^entropy is the effective number of keys.
         direct, total: relative change of its output under shuffled positions; see
             `hf_posenc.insight.probe.position_shuffle`.
-        sink_tokens: number of first tokens.
     """
 
     layer: int
@@ -53,10 +46,8 @@ class Head:
     sink: float
     near: float
     beyond: float
-    entropy: float
     direct: float
     total: float
-    sink_tokens: int = 1
 
     @property
     def kind(self) -> str:
@@ -64,7 +55,7 @@ class Head:
         if self.share > MOST:
             return NEIGHBOURS.get(self.strongest, f"distance {self.strongest}")
         if self.sink > MOST:
-            return first_tokens(self.sink_tokens)
+            return "first token"
         return "near" if self.near > MOST else "spread"
 
     @property
@@ -95,7 +86,6 @@ class ProbePlan:
     lengths: tuple[int, ...]
     scored: int = 32
     rows: int = 256
-    sinks: int = 1
     mask: int | None = None
     seed: int = 0
 
@@ -117,7 +107,6 @@ class Variant:
         direct, total: effect of shuffled positions, ``[layers, heads]``; see
             `hf_posenc.insight.probe.position_shuffle`.
         loss: loss by context length; None for a model without a language-modelling head.
-        sink_tokens: tokens at the start that count as attention sink.
     """
 
     label: str
@@ -127,7 +116,6 @@ class Variant:
     direct: Tensor
     total: Tensor
     loss: LossByContext | None
-    sink_tokens: int = 1
 
     @property
     def heads(self) -> list[Head]:
@@ -138,14 +126,14 @@ class Variant:
         strongest, share = profile.strongest()
         columns = (
             profile.mean_distance, strongest, share, profile.sink, profile.within(0, NEAR),
-            profile.within(self.trained_length, self.length), profile.entropy, self.direct[layer], self.total[layer],
+            profile.within(self.trained_length, self.length), self.direct[layer], self.total[layer],
         )  # fmt: skip
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [replace(Head(layer, number, *row), sink_tokens=self.sink_tokens) for number, row in enumerate(rows)]
+        return [Head(layer, number, *row) for number, row in enumerate(rows)]
 
     @property
     def sinks(self) -> list[float]:
-        """Attention weight on the first tokens, averaged over the heads of each layer."""
+        """Attention weight on the first token, averaged over the heads of each layer."""
         return [float(profile.sink.mean()) for profile in self.profiles]
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,7 +155,7 @@ def measure(model: nn.Module, plan: ProbePlan, label: str, progress: StepCallbac
 
     def add_weights(layer: int, block: slice, weights: Tensor, mixed: Tensor) -> None:
         if layer not in tallies:
-            tallies[layer] = Tally(len(weights), plan.length, causal, plan.sinks)
+            tallies[layer] = Tally(len(weights), plan.length, causal)
         tallies[layer].add(block, weights)
 
     found = []
@@ -181,4 +169,4 @@ def measure(model: nn.Module, plan: ProbePlan, label: str, progress: StepCallbac
         progress(f"{label}: loss at {', '.join(map(str, plan.lengths))} tokens")
         loss = loss_by_context(model, plan.texts, plan.lengths, plan.scored, plan.special, plan.mask)
     profiles = tuple(tallies[layer].profile() for layer in sorted(tallies))
-    return Variant(label, plan.length, plan.trained_length, profiles, direct, total, loss, plan.sinks)
+    return Variant(label, plan.length, plan.trained_length, profiles, direct, total, loss)

@@ -6,8 +6,6 @@ from typing import Any
 
 from hf_posenc.training.emit.run import DATA, OUTPUT, Framework, Run
 
-LORA_PLUS_RATIO = 16
-
 
 def settings(run: Run) -> dict[str, Any]:
     """The configuration of ``axolotl train``."""
@@ -39,8 +37,7 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """LoRA, DoRA, LoRA+ or QLoRA."""
-    method = run.training.method
+    """LoRA or QLoRA."""
     return {
         "adapter": "qlora" if run.four_bit else "lora",
         **({"load_in_4bit": True} if run.four_bit else {}),
@@ -49,8 +46,6 @@ def adapter(run: Run) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "lora_target_modules": list(run.modules),
         **({"lora_modules_to_save": list(run.whole)} if run.whole else {}),
-        **({"peft_use_dora": True} if method == "dora" else {}),
-        **({"loraplus_lr_ratio": LORA_PLUS_RATIO} if method == "lora_plus" else {}),
     }
 
 
@@ -61,6 +56,5 @@ AXOLOTL = Framework(
     takes_config=True,
     command="axolotl train",
     script="from axolotl.cli.train import do_cli\n\ndo_cli(FILE)",
-    methods=("lora", "dora", "lora_plus", "full"),
     without=("report_to",),
 )

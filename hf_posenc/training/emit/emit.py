@@ -28,7 +28,7 @@ from hf_posenc.training.emit.cards import accelerate_file, check_cards, token_ro
 from hf_posenc.training.emit.llama_factory import LLAMA_FACTORY
 from hf_posenc.training.emit.run import ACCELERATE, CHECKPOINT, DATA, SCRIPT, Framework, Run
 from hf_posenc.training.emit.trl import TRL
-from hf_posenc.training.methods import learning_rate_for, method_of, parameter_count, peft_config_of
+from hf_posenc.training.methods import check_method, learning_rate_for, parameter_count, peft_config_of
 from hf_posenc.training.rows import check_reach, lengths_of
 
 if TYPE_CHECKING:
@@ -147,17 +147,13 @@ def check_settings(framework: Framework, model: PreTrainedModel, training: Train
     """Refuse what the framework has no word for.
 
     Raises:
-        TrainingImpossible: It has none for the method, another setting, or an encoder.
+        TrainingImpossible: It has none for a setting, or for an encoder.
         LengthContradiction: the model does not reach the length of a row.
     """
     if not is_causal(model):
         raise TrainingImpossible(
             f"{framework.title} trains decoders on text, and this {type(model).__name__} is an encoder. "
             "Use hf_posenc.training.finetune."
-        )
-    if training.method not in framework.methods:
-        raise TrainingImpossible(
-            f"{framework.title} has no setting for method {training.method!r}. Choose {', '.join(framework.methods)}."
         )
     for field in fields(training):
         asked = getattr(training, field.name)
@@ -196,7 +192,8 @@ def entries_of(plain: PlainConfig, name: str) -> dict[str, Any] | None:
 def run_of(model: PreTrainedModel, training: Training, source: str, config: dict[str, Any], *, four_bit: bool) -> Run:
     """The values that every framework is told."""
     rate = training.learning_rate or learning_rate_for(training.method, parameter_count(model)).value
-    added = peft_config_of(method_of(training.method, model, rank=training.rank), model, training)
+    check_method(training.method, model, rank=training.rank)
+    added = peft_config_of(model, training)
     layers: dict[str, Any] = {}
     if added is not None:
         whole = set(added.modules_to_save or ())

@@ -10,7 +10,6 @@ from typing import Any
 
 from hf_posenc.training.emit.run import DATA, OUTPUT, Framework, Run
 
-LORA_PLUS_RATIO = 16
 NAME = "documents"
 
 
@@ -37,8 +36,7 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """LoRA, DoRA, LoRA+ or QLoRA."""
-    method = run.training.method
+    """LoRA or QLoRA."""
     return {
         "finetuning_type": "lora",
         "lora_rank": run.training.rank,
@@ -46,8 +44,6 @@ def adapter(run: Run) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "lora_target": ",".join(run.modules),
         **({"additional_target": ",".join(run.whole)} if run.whole else {}),
-        **({"use_dora": True} if method == "dora" else {}),
-        **({"loraplus_lr_ratio": LORA_PLUS_RATIO} if method == "lora_plus" else {}),
     }
 
 
@@ -59,7 +55,6 @@ LLAMA_FACTORY = Framework(
     command="llamafactory-cli train",
     script="from llamafactory.train.tuner import run_exp\nfrom yaml import safe_load\n\n"
     "run_exp(safe_load(open(FILE, encoding='utf-8')))",
-    methods=("lora", "dora", "lora_plus", "full"),
     without=("chunked_loss",),
     more={"dataset_info.json": {NAME: {"file_name": DATA, "columns": {"prompt": "text"}}}},
 )

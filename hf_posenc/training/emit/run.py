@@ -64,7 +64,6 @@ class Framework:
         takes_config: whether the file can replace entries of the checkpoint's configuration.
         command: that starts the run; the name of the file follows.
         script: the same in Python, which comes after `enable_auto`.
-        methods: training methods that the file can ask for.
         without: settings that it has no word for, besides those of the evaluation.
         more: further files beside it, by name.
         shares_rows: whether several cards can share a row.
@@ -76,7 +75,6 @@ class Framework:
     takes_config: bool
     command: str
     script: str
-    methods: tuple[str, ...]
     without: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
     shares_rows: bool = False

@@ -38,7 +38,7 @@ def texts(run: Run) -> dict[str, Any]:
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """LoRA, or DoRA; without tied embeddings, which the file cannot keep tied."""
+    """LoRA; without tied embeddings, which the file cannot keep tied."""
     return {
         "use_peft": True,
         "lora_r": run.training.rank,
@@ -46,7 +46,6 @@ def adapter(run: Run) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "lora_target_modules": list(run.modules),
         **({"lora_modules_to_save": list(run.whole)} if run.whole else {}),
-        "use_dora": run.training.method == "dora",
     }
 
 
@@ -58,6 +57,5 @@ TRL = Framework(
     command="trl sft --config",
     script="from trl.scripts.sft import main, make_parser\n\n"
     'main(*make_parser().parse_args_and_config(["--config", FILE], fail_with_unknown_args=False))',
-    methods=("lora", "dora", "full"),
     shares_rows=True,
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -16,8 +17,8 @@ from hf_posenc.errors import AlreadyPatched, LengthContradiction, OptionOutOfRan
 from hf_posenc.insight.bench import BenchCell, bench, random_model
 from hf_posenc.insight.bench import run as measuring
 from hf_posenc.insight.bench.devices import Elapsed
-from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED
-from hf_posenc.insight.bench.results import remarks, table
+from hf_posenc.insight.bench.models import PATCHED
+from hf_posenc.insight.bench.results import remarks
 from hf_posenc.patching.patch import patch_model
 
 
@@ -44,7 +45,6 @@ class Metered:
 
     torch = torch.device("cpu")
     name = "metered"
-    left: int | None = None
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
         with Counter() as counter:
@@ -56,9 +56,6 @@ class Metered:
             run()
         return 4 * counter.largest
 
-    def free(self) -> int | None:
-        return self.left
-
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
@@ -69,13 +66,21 @@ def measured(model: PreTrainedModel, schemes: str, lengths: list[int], **more: A
     return list(bench(model, schemes, lengths, **{"device": Metered(), "rounds": 2, **more}))
 
 
-def test_a_naive_form_is_seen_to_hold_all_scores(model: PreTrainedModel) -> None:
+def test_all_scores_are_seen_in_memory_and_time(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: a model that is known to use more memory must be measured so."""
-    for cell in measured(model, "alibi", [512]):
-        assert cell.models[NAIVE].memory >= 2 * 512**2 * 4
-        assert cell.models[PATCHED].memory < 2 * 512**2 * 4
-        assert cell.memory_ratio(NAIVE) < 0.5
-        assert cell.time_ratio(NAIVE).median < 1.0
+    (lean,) = measured(model, "alibi", [512])
+    real = measuring.variant
+
+    def holding_scores(model: PreTrainedModel, role: str, *given: Any) -> PreTrainedModel:
+        chosen = real(model, role, *given)
+        chosen.set_attn_implementation("eager" if role == PATCHED else "sdpa")
+        return chosen
+
+    monkeypatch.setattr(measuring, "variant", holding_scores)
+    (naive,) = measured(model, "alibi", [512])
+    assert naive.models[PATCHED].memory >= 2 * 512**2 * 4 > lean.models[PATCHED].memory
+    assert naive.memory_ratio() > 2 * lean.memory_ratio()
+    assert naive.time_ratio().median > lean.time_ratio().median
 
 
 def test_a_slow_model_is_measured_as_slow(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,20 +92,9 @@ def test_a_slow_model_is_measured_as_slow(model: PreTrainedModel, monkeypatch: p
             for _ in range(3 if "Patched" in str(self.module) else 1):
                 super().call()
 
-    honest = measured(model, "yarn", [128])[0].time_ratio(UNPATCHED).median
+    honest = measured(model, "yarn", [128])[0].time_ratio().median
     monkeypatch.setitem(measuring.CASES, "prefill", Thrice)
-    assert measured(model, "yarn", [128])[0].time_ratio(UNPATCHED).median == pytest.approx(3 * honest, rel=1e-6)
-
-
-def test_a_naive_form_that_would_not_fit_is_not_run(model: PreTrainedModel) -> None:
-    small = Metered()
-    small.left = 2**20
-    cell = measured(model, "yarn", [2048], device=small)[0]
-    assert not cell.models[NAIVE].times
-    assert cell.time_ratio(NAIVE) is None
-    assert cell.time_ratio(UNPATCHED) is not None
-    assert "GiB" in remarks([cell])[0]
-    assert table([cell], "prefill")[1][0][-2:] == ["—", "—"]
+    assert measured(model, "yarn", [128])[0].time_ratio().median == pytest.approx(3 * honest, rel=1e-6)
 
 
 def test_a_refused_scheme_is_a_cell_and_the_others_go_on() -> None:
@@ -150,7 +144,8 @@ def tensors_of(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
     [
         ({"lengths": []}, OptionOutOfRange), ({"lengths": [1]}, OptionOutOfRange), ({"rounds": 0}, OptionOutOfRange),
         ({"cases": ("reading",)}, OptionOutOfRange), ({"schemes": "unpatched"}, OptionOutOfRange),
-        ({"schemes": "yarm"}, UnknownScheme), ({"factor": 0.5}, LengthContradiction),
+        ({"compile": True, "cases": ("decode",)}, OptionOutOfRange), ({"schemes": "yarm"}, UnknownScheme),
+        ({"factor": 0.5}, LengthContradiction),
     ],
     ids=str,
 )  # fmt: skip
@@ -165,3 +160,18 @@ def test_unsuitable_models_are_refused() -> None:
         bench(random_model((1, 32, 2, 2), "bert", 64, torch.float32), "rope", [32], cases=("decode",))
     with pytest.raises(AlreadyPatched):
         bench(patch_model(random_model((1, 32, 2, 2), "llama", 64, torch.float32), "yarn", factor=2), "yarn", [32])
+
+
+@pytest.mark.parametrize("case", ["prefill", "train"])
+def test_both_models_of_a_compiled_run_are_compiled(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[tuple[str, Any]] = []
+
+    def spied(module: nn.Module, **options: Any) -> None:
+        compiled.append((type(module).__name__, options["dynamic"]))
+
+    monkeypatch.setattr(nn.Module, "compile", spied)
+    model = random_model((1, 32, 2, 2), "llama", 64, torch.float32)
+    for compile in (True, False):
+        (cell,) = measured(model, "yarn", [32], cases=(case,), compile=compile)
+        assert cell.state == "done"
+    assert compiled == [("LlamaForCausalLM", True)] * 2

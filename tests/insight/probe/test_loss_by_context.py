@@ -22,7 +22,7 @@ Build = Callable[..., Any]
 
 def measured(columns: dict[int, list[float]]) -> LossByContext:
     rows = tuple(zip(*columns.values(), strict=True))
-    return LossByContext(tuple(columns), rows, (), ())
+    return LossByContext(tuple(columns), rows)
 
 
 def test_more_text_helps_then_nothing_then_hurts() -> None:
