@@ -2,7 +2,7 @@
 
 A saved adapter carries the scheme (see `hf_posenc.patching.peft_sidecar`) whoever saves it: PEFT, transformers
 or `Trainer`, in whatever order the model was patched and adapted (see `hf_posenc.checkpoints.peft_hooks`). The
-functions here do the same and more: errors are in words, saving is atomic, and a failure leaves the model as it was.
+functions here do the same and more: errors are in words, and a failure leaves the model as it was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from hf_posenc.checkpoints.adapter_checks import check_complete, check_other_ada
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.peft_methods import check_methods
-from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
@@ -29,7 +28,7 @@ from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.patch import rollback_on_error
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
-from hf_posenc.patching.state import check_live, is_patched
+from hf_posenc.patching.state import check_live
 from hf_posenc.patching.text_limits import raise_limits_in
 
 if TYPE_CHECKING:
@@ -78,27 +77,6 @@ def without_peft_noise() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
         yield
-
-
-def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-    """Save a PEFT adapter with the scheme of its base and the position parameters PEFT leaves out, atomically.
-
-    Args:
-        model: around a patched base, or a plain one; patched before or after PEFT wrapped it.
-        save_directory: the folder.
-        **kwargs: of PEFT's ``save_pretrained``.
-
-    Raises:
-        WrongKind: ``model`` is no PEFT model.
-        FolderUnusable: the folder cannot be written to.
-    """
-    if not hasattr(model, "peft_config"):
-        raise WrongKind(f"A PEFT model is needed, got a {type(model).__name__}. Wrap it with get_peft_model first.")
-    folder = folder_to_write(save_directory)
-    if is_patched(model):  # PEFT's own, with the hook that stages
-        return model.save_pretrained(folder, **kwargs)
-    with adapter_staged(model, folder) as staging:
-        model.save_pretrained(staging, **kwargs)
 
 
 @contextmanager

@@ -122,14 +122,15 @@ def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     """
     call = inspect.signature(original).bind(model, *args, **kwargs)
     given, options = call.arguments, {**call.arguments, **call.arguments.get("kwargs", {})}
-    if not is_patched(model):
+    if is_patched(model):
+        if options.get(CONVERTED):
+            raise NotExpressible(
+                "PEFT would load the initial weights of this adapter, which were trained with other positions. Save "
+                f"it without {CONVERTED}."
+            )
+        write_sidecar_on_save(scheme_holder(model), model.peft_config)
+    elif not Path(given["save_directory"], SIDECAR).exists():  # of an earlier adapter, which must not stay
         return original(model, *args, **kwargs)
-    if options.get(CONVERTED):
-        raise NotExpressible(
-            "PEFT would load the initial weights of this adapter, which were trained with other positions. Save it "
-            f"without {CONVERTED}."
-        )
-    write_sidecar_on_save(scheme_holder(model), model.peft_config)
     if options.get("push_to_hub") or not options.get("is_main_process", True):
         return original(model, *args, **kwargs)
     with adapter_staged(model, given["save_directory"]) as given["save_directory"]:

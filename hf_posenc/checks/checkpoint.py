@@ -15,7 +15,7 @@ from transformers import Conv1D, PreTrainedModel
 from hf_posenc.checkpoints.export import export_native
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.native_parameters import rope_parameters_of
-from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
+from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import Measured, register_check, worst
@@ -74,7 +74,7 @@ def lora_works_with_scheme(case: Case) -> Measured:
         if not max_deviation(expected, without_lora)[0] > EFFECT_FACTOR * NOISE_FLOOR:
             return math.inf, "the LoRA adapter has no effect"
         with TemporaryDirectory() as folder:
-            save_peft_adapter(after, folder)
+            after.save_pretrained(folder)
             loaded = load_peft_adapter(copy.deepcopy(base), folder, patch="apply")
         found = [
             (*max_deviation(forward(before, tokens), expected), "added before the patch"),

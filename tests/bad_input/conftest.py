@@ -26,5 +26,5 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders["words"].write_text(" ".join(f"w{i * i % 80}" for i in range(900)))
     adapter = LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
     adapted = hf_posenc.get_peft_model(hf_posenc.patch_model(tiny_model("llama"), "kerple"), adapter)
-    hf_posenc.save_peft_adapter(adapted, folders["adapter"])
+    adapted.save_pretrained(folders["adapter"])
     return folders

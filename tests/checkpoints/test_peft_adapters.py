@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from hf_posenc import describe, export_native, from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.merge import merge
-from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
+from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, FolderUnusable, ModelNotFound, PeftAdapterMismatch
 from hf_posenc.eval.lm.measurable import model_arguments
@@ -51,7 +51,7 @@ def adapter(make_model, perturb, logits_of, tmp_path):
     def make(scheme="yarn", kind="llama", order=patch_first, name="adapter"):
         model = order(make_model(kind), kind, scheme)
         perturb(model)
-        save_peft_adapter(model, tmp_path / name)
+        model.save_pretrained(tmp_path / name)
         return tmp_path / name, logits_of(model)
 
     return make
@@ -146,7 +146,7 @@ def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, make_model, log
     assert AdapterFolder.open(folder).scheme.layout.default.parts[0][0].record.name == "yarn"
     plain = get_peft_model(make_model("llama"), config("llama"))
     perturb(plain)
-    save_peft_adapter(plain, folder)
+    plain.save_pretrained(folder)
     assert not {SIDECAR, PARAMETERS} & {p.name for p in folder.iterdir()}
     assert AdapterFolder.open(folder).scheme is None
     assert AdapterFolder.open(folder).position_parameters() == {}

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model
-from hf_posenc.checkpoints.peft import save_peft_adapter
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
 from hf_posenc.errors import PeftAdapterMismatch, TrainingImpossible
@@ -226,7 +225,7 @@ def test_a_saved_adapter_has_the_logits_of_the_trained_model(
 ) -> None:
     model = adapted(scheme=scheme)
     train(model, autocast=False, steps=3)
-    save_peft_adapter(model, tmp_path)
+    model.save_pretrained(tmp_path)
     base = patch_model(make_model("llama").bfloat16(), scheme, factor=FACTOR)
     again = load_peft_adapter(base, tmp_path) if loader == "package" else peft.PeftModel.from_pretrained(base, tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
