@@ -46,20 +46,13 @@ def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
                 return file == PEFT_CONFIG
         if hub.get("local_files_only"):
             return False  # the loader says what is missing
-        check_reachable(name)
         known = {"revision": revision, "token": token}
-        return not file_exists(name, CONFIG_NAME, **known) and file_exists(name, PEFT_CONFIG, **known)
-
-
-def check_reachable(name: str) -> None:
-    """Ask the Hub once, without retries."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    try:
-        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:  # of whichever HTTP library this release of huggingface_hub uses
-        raise ModelNotFound(
-            f"{shown(name)} is no folder here and not in the cache, and the Hub cannot be asked: {reason_of(error)}. "
-            f"Check the name; while there is a network, `hf download {name}` fetches it."
-        ) from error
+        try:
+            return not file_exists(name, CONFIG_NAME, **known) and file_exists(name, PEFT_CONFIG, **known)
+        except (OSError, ValueError):  # the Hub's own, which say what is wrong
+            raise
+        except Exception as error:  # of whichever HTTP library this release of huggingface_hub uses
+            raise ModelNotFound(
+                f"{shown(name)} is no folder here and not in the cache, and the Hub cannot be asked: "
+                f"{reason_of(error)}. Check the name; while there is a network, `hf download {name}` fetches it."
+            ) from error

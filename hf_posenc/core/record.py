@@ -69,14 +69,6 @@ class SchemeRecord:
         return "zero-shot" if self.zero_shot else "training"
 
     @property
-    def latex(self) -> str:
-        """`formula` for a LaTeX document with amsmath, or a comment that there is none."""
-        if not self.formula:
-            return f"% {self.name} has no formula in LaTeX"
-        blocks = self.formula.split("\n\n")
-        return "\n\n".join(f"\\[\n\\begin{{aligned}}\n{block}\n\\end{{aligned}}\n\\]" for block in blocks)
-
-    @property
     def defined_for(self) -> str:
         """The models on which the scheme is defined on its own, in words: ``decoders with rotation``, or ``any``."""
         providers = " and ".join(PROVIDERS[need] for need in self.needs if need in PROVIDERS)

@@ -67,6 +67,11 @@ def sharpened(model: nn.Module) -> Any:
     return model.eval()
 
 
+def interleaved(weight: Tensor, heads: int) -> Tensor:
+    """W_q or W_k of a model that pairs channel m with m + d/2, for one that pairs neighbours."""
+    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
 def text(length: int, seed: int = 1) -> Tensor:
     """Random token ids ``[length]``."""
     return torch.randint(0, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed))

@@ -21,7 +21,7 @@ from transformers import (
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.rotation import rotate, table, weight_rows
+from hf_posenc.core.rotation import rotate, table
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.attention_scale.ssmax import SSMax
@@ -68,8 +68,7 @@ def interleaved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
     def converted(name: str, weight: Tensor) -> Tensor:
         kind = next((kind for kind in heads if name.endswith(kind)), None)
-        rows = None if kind is None else weight_rows("interleaved", heads=heads[kind], head_dim=HEAD_DIM)
-        return weight if rows is None else weight[rows]
+        return weight if kind is None else models.interleaved(weight, heads[kind])
 
     return {name: converted(name, weight) for name, weight in weights.items()}
 

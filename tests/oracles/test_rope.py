@@ -25,7 +25,7 @@ from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.geometry import Layout, Rotation, geometric
-from hf_posenc.core.rotation import cos_sin, pairs, rotate, table, weight_rows
+from hf_posenc.core.rotation import cos_sin, rotate, table
 from hf_posenc.schemes.rotary.partial import Partial
 from hf_posenc.schemes.rotary.rotary import RoPE
 from hf_posenc.schemes.rotary.xpos import XPos
@@ -81,17 +81,6 @@ def test_float32_angles_are_wrong_far_out() -> None:
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax
 
 
-@pytest.mark.parametrize("dims", [16, 6])
-def test_row_permutation_round_trip(dims: int) -> None:
-    there = weight_rows("half", heads=3, head_dim=16, rotary_dim=dims)
-    back = weight_rows("interleaved", heads=3, head_dim=16, rotary_dim=dims)
-    assert torch.equal(there[back], torch.arange(48))
-    assert not torch.equal(there, torch.arange(48))  # control
-    assert there[:8].tolist() == ([0, 2, 4, 6, 8, 10, 12, 14] if dims == 16 else [0, 2, 4, 1, 3, 5, 6, 7])
-    assert pairs("half", dims)[1].tolist() == [1, 1 + dims // 2]
-    assert pairs("interleaved", dims)[1].tolist() == [2, 3]
-
-
 def test_a_checkpoint_converts_to_the_other_layout() -> None:
     """Permuted rows of W_q and W_k and the other layout: the same model. The layout alone: another one."""
     ids = models.text(TRAINED)
@@ -99,7 +88,7 @@ def test_a_checkpoint_converts_to_the_other_layout() -> None:
     for layer in converted.model.layers:
         own = layer.self_attn
         for projection, heads in ((own.q_proj, HEADS), (own.k_proj, KV_HEADS)):
-            projection.weight.data = projection.weight.data[weight_rows("interleaved", heads=heads, head_dim=HEAD_DIM)]
+            projection.weight.data = models.interleaved(projection.weight.data, heads)
     stock = models.logits(models.llama(), ids)
     assert (models.logits(patch_model(converted, "rope", layout="interleaved"), ids) - stock).abs().max() <= LIMIT
     as_they_stand = models.logits(patch_model(models.llama(), "rope", layout="interleaved"), ids)

@@ -4,8 +4,7 @@
     q'_i · k'_j = Σ_m Re[q_m k*_m e^(i ω_m (i − j))]
 
 A model that has RoPE is unchanged; on GPT-2 and BERT it replaces the learned table. Checkpoints come in two layouts,
-``half`` (Llama, NeoX) and ``interleaved`` (GPT-J, RoFormer); pairs are rotated in their own layout, and
-`hf_posenc.core.rotation.weight_rows` converts the weights of one layout to the other.
+``half`` (Llama, NeoX) and ``interleaved`` (GPT-J, RoFormer); pairs are rotated in their own layout.
 
 Su, Lu, Pan, Murtadha, Wen, Liu 2021, "RoFormer", arXiv:2104.09864, section 3.
 """
