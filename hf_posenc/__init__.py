@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hf_posenc.checkpoints.merge import merge as merge
     from hf_posenc.checkpoints.onnx_file import export_onnx as export_onnx
     from hf_posenc.checkpoints.other_class import export_auto as export_auto
-    from hf_posenc.checkpoints.peft import get_peft_model as get_peft_model
     from hf_posenc.checkpoints.peft import load_peft_adapter as load_peft_adapter
     from hf_posenc.checkpoints.readers.compare import read_elsewhere as read_elsewhere
     from hf_posenc.checks.run import check as check
@@ -65,7 +64,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ),
         "hf_posenc.checkpoints.onnx_file": ("export_onnx",),
         "hf_posenc.checkpoints.other_class": ("export_auto",),
-        "hf_posenc.checkpoints.peft": ("get_peft_model", "load_peft_adapter"),
+        "hf_posenc.checkpoints.peft": ("load_peft_adapter",),
         "hf_posenc.checkpoints.readers.compare": ("read_elsewhere",),
         "hf_posenc.checks.run": ("check", "check_scheme"),
         "hf_posenc.core.record": ("SchemeRecord",),

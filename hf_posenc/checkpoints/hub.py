@@ -38,6 +38,7 @@ def with_hub_options(keywords: Mapping[str, Any], hub: Mapping[str, Any]) -> dic
 def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
     """Whether a Hub name is that of a PEFT adapter, and not of a model."""
     from huggingface_hub import file_exists, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     revision, token = hub.get("revision"), hub.get("token")
     with explained_errors(name):
@@ -49,7 +50,7 @@ def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
         known = {"revision": revision, "token": token}
         try:
             return not file_exists(name, CONFIG_NAME, **known) and file_exists(name, PEFT_CONFIG, **known)
-        except (OSError, ValueError):  # the Hub's own, which say what is wrong
+        except (HfHubHTTPError, HFValidationError):  # what the Hub says
             raise
         except Exception as error:  # of whichever HTTP library this release of huggingface_hub uses
             raise ModelNotFound(

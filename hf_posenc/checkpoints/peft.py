@@ -1,8 +1,8 @@
 """PEFT adapters that know the scheme they were trained under, and refuse to work on another.
 
 A saved adapter carries the scheme (see `hf_posenc.patching.peft_sidecar`) whoever saves it: PEFT, transformers
-or `Trainer`, in whatever order the model was patched and adapted (see `hf_posenc.checkpoints.peft_hooks`). The
-functions here do the same and more: errors are in words, and a failure leaves the model as it was.
+or `Trainer`, in whatever order the model was patched and adapted (see `hf_posenc.checkpoints.peft_hooks`). Loading
+one here can patch its base: errors are in words, and a failure leaves the model as it was.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.peft_methods import check_methods
 from hf_posenc.core.files.staged import staged
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
+from hf_posenc.errors import UnsupportedModel, WrongKind, shown
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.patch import rollback_on_error
@@ -32,43 +32,12 @@ from hf_posenc.patching.state import check_live
 from hf_posenc.patching.text_limits import raise_limits_in
 
 if TYPE_CHECKING:
-    from peft import PeftConfig, PeftModel
+    from peft import PeftModel
 
 OFFLOADED = (
     "Weights of this {kind} are offloaded, and PEFT would add an adapter without values to them. "
     "Add the adapter first, to a model loaded without offloading, and offload it afterwards."
 )
-
-
-@explained_imports()
-def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftModel:
-    """``peft.get_peft_model`` with the same arguments; ``save_pretrained`` of the result writes the sidecar as well.
-
-    Raises:
-        UnsupportedModel: the model is no `nn.Module`.
-        WrongKind: the configuration is no `PeftConfig`.
-        TrainingImpossible: it does not fit the model; or weights are offloaded where the adapter would be.
-    """
-    import peft
-
-    check_methods()
-    check_live(model)
-    if not isinstance(config, peft.PeftConfig):
-        raise WrongKind(f"PEFT needs a configuration, got {shown(config)}. Pass for example peft.LoraConfig(r=16).")
-    try:
-        with rollback_on_error(model), without_peft_noise():
-            offloaded = bool(offloads_of(model))
-            wrapped = peft.get_peft_model(model, config, **kwargs)
-            if offloaded and any(weight.is_meta and weight.requires_grad for weight in wrapped.parameters()):
-                raise TrainingImpossible(OFFLOADED.format(kind=type(model).__name__))
-            if kwargs.get("autocast_adapter_dtype", True):
-                keep_in_float32(wrapped)
-            return wrapped
-    except PosEncError:
-        raise
-    except ValueError as error:
-        first = str(error).partition(". ")[0].partition("\n")[0].rstrip(".")
-        raise TrainingImpossible(f"PEFT cannot wrap this model: {first}. Change its configuration.") from error
 
 
 @contextmanager

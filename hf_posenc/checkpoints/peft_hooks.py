@@ -4,7 +4,7 @@
 scheme, and a folder without a sidecar, PEFT's own methods run and nothing else.
 
 inject   learned positions train with the adapter, in float32, and its configuration will write the sidecar; what would
-         adapt a table that the scheme does not read row by row is refused
+         adapt a table that the scheme does not read row by row, or weights that are offloaded, is refused
 load     the adapter's scheme must be the base's, and its file complete; afterwards the positions saved in the sidecar
          are those of the model
 save     the sidecar is written, and a model card that says what the adapter needs; what PEFT would convert to LoRA is
@@ -33,15 +33,16 @@ from hf_posenc.checkpoints.adapter_checks import (
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder, local_folder
 from hf_posenc.checkpoints.auto import auto_enabled
 from hf_posenc.checkpoints.hub import hub_options
-from hf_posenc.checkpoints.peft import adapter_staged
+from hf_posenc.checkpoints.peft import OFFLOADED, adapter_staged
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.tested_versions import beyond_tested
-from hf_posenc.errors import ModelNotFound, NotExpressible
+from hf_posenc.errors import ModelNotFound, NotExpressible, TrainingImpossible
 from hf_posenc.forward.host_calls import cache_name
 from hf_posenc.patches.shared.position_table import check_adapted_tables
 from hf_posenc.patching.config_guard import GUARD_KEY
 from hf_posenc.patching.float32 import keep_in_float32, restore_dtype
+from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.patch import rollback_on_error
 from hf_posenc.patching.peft_sidecar import (
     PEFT_CONFIG,
@@ -75,6 +76,8 @@ def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     with rollback_on_error(base):
         result = original(model, *args, **kwargs)
         check_adapted_tables(base)
+        if offloads_of(base) and any(weight.is_meta and weight.requires_grad for weight in base.parameters()):
+            raise TrainingImpossible(OFFLOADED.format(kind=type(base).__name__))
     join_training(model, float32=given.get("autocast_adapter_dtype", True))
     return result
 

@@ -15,7 +15,6 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments, se
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.model_name import last_complete, step_of
-from hf_posenc.checkpoints.peft import get_peft_model
 from hf_posenc.core.constants import HALF
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
@@ -35,7 +34,7 @@ from hf_posenc.training.length_trainer import (
     training_arguments,
 )
 from hf_posenc.training.loss_curve import LossPoint, points
-from hf_posenc.training.methods import parameter_count, peft_config_of
+from hf_posenc.training.methods import adapted, parameter_count, peft_config_of
 from hf_posenc.training.rows import HeldOutSplit
 from hf_posenc.training.run_folder import (
     RunFinished,
@@ -143,8 +142,7 @@ def finetune(
         )
         set_seed(inputs.training.seed)
         held.enter_context(rollback_on_error(model))
-        added = peft_config_of(model, inputs.training)
-        trained = model if added is None else get_peft_model(model, added)
+        trained = adapted(model, peft_config_of(model, inputs.training))
         if folder is not None:
             claim_folder(held, folder, trained, settings, inputs.held_out, resume=resume)
         trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])

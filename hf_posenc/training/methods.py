@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from transformers import Conv1D
 
 from hf_posenc.checkpoints.load import is_quantised
+from hf_posenc.checkpoints.peft import without_peft_noise
 from hf_posenc.core.memory import main_memory
 from hf_posenc.errors import NoMemory, TrainingImpossible, nearest, shown
+from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.training.config import OF_LORA, Training
 from hf_posenc.training.trained_layers import base_modules, fully_trained_modules, linear_layers
 
@@ -126,6 +128,18 @@ def peft_config_of(model: nn.Module, training: Training) -> LoraConfig | None:
     if training.method == "full":
         return None
     return lora(model, **{name: getattr(training, name) for name in OF_LORA})
+
+
+def adapted(model: nn.Module, config: LoraConfig | None) -> Any:
+    """The model with an adapter of PEFT, whose copies of modules train in float32; the model itself without one."""
+    if config is None:
+        return model
+    from peft import get_peft_model
+
+    with without_peft_noise():
+        wrapped = get_peft_model(model, config)
+    keep_in_float32(wrapped)
+    return wrapped
 
 
 def learning_rate_for(method: str, parameters: int) -> LearningRate:

@@ -6,8 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from peft import LoraConfig
-
 import hf_posenc
 from hf_posenc import errors
 
@@ -66,10 +64,4 @@ def rows() -> list[Row]:
         Row("plain base", ODD, "none", put_on(unchanged)),
         Row("base of another scheme", ODD, "kerple.+yarn", put_on(unchanged), patch=("yarn", {"factor": 2})),
         Row("base of another kind", (ODD, training), "modules|not found", put_on(unchanged), "gpt2", right),
-        Row("layers of nobody", training, "nope", nobody),
     ]
-
-
-def nobody(scene: Scene) -> object:
-    """LoRA on layers that are not there."""
-    return hf_posenc.get_peft_model(scene.model, LoraConfig(target_modules=["nope"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 
 import hf_posenc
 from hf_posenc.checks.tiny_models import tiny_model
@@ -25,6 +25,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders["words"] = root / "words.txt"
     folders["words"].write_text(" ".join(f"w{i * i % 80}" for i in range(900)))
     adapter = LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
-    adapted = hf_posenc.get_peft_model(hf_posenc.patch_model(tiny_model("llama"), "kerple"), adapter)
+    adapted = get_peft_model(hf_posenc.patch_model(tiny_model("llama"), "kerple"), adapter)
     adapted.save_pretrained(folders["adapter"])
     return folders

@@ -19,7 +19,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )  # fmt: skip
 
-from hf_posenc import from_pretrained, get_peft_model, load_starter, merge, patch_model
+from hf_posenc import from_pretrained, load_starter, merge, patch_model
 from hf_posenc.checkpoints.tokenizer import load_tokenizer
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, UnknownStarter
 
@@ -38,7 +38,7 @@ def trained(config: Any, scheme: str | None, folder: Path, **options: Any) -> Pa
     if scheme is not None:
         patch_model(base, scheme, factor=4, **options)
     torch.manual_seed(3)
-    adapted = get_peft_model(base, config)
+    adapted = peft.get_peft_model(base, config)
     for name, weight in adapted.named_parameters():
         if weight.requires_grad and ("posenc" in name or "norm" in name):
             weight.data.add_(0.1 * torch.randn_like(weight))
@@ -102,7 +102,7 @@ def test_the_tokenizer_of_a_family_that_validates_its_configuration(tmp_path: Pa
     model.save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    get_peft_model(patch_model(base, "yarn", factor=4), lora()).save_pretrained(tmp_path / "tuned")
+    peft.get_peft_model(patch_model(base, "yarn", factor=4), lora()).save_pretrained(tmp_path / "tuned")
     merged = merge(tmp_path / "tuned", tmp_path / "merged")
     assert (merged.scheme, merged.tokenizer, merged.expressible) == ("yarn", True, True)
     assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == tokenizer.get_vocab()

@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_posenc import describe, export_native, from_pretrained, get_peft_model, load_starter, patch_model
+from hf_posenc import describe, export_native, from_pretrained, load_starter, patch_model
 from hf_posenc.checkpoints.model_name import MANIFEST, RUN, ModelName, file_sizes
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, UnknownStarter, WrongKind
 from hf_posenc.insight.bench import bench
@@ -34,7 +34,7 @@ def adapter(tmp_path: Path) -> Callable[..., Path]:
         model, _ = load_starter("llama")
         folder = tmp_path / name
         config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-        get_peft_model(patch_model(model, "yarn", factor=4), config).save_pretrained(folder)
+        peft.get_peft_model(patch_model(model, "yarn", factor=4), config).save_pretrained(folder)
         return folder if base is None else edit(folder, "adapter_config.json", base_model_name_or_path=base)
 
     return save

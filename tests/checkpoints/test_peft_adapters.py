@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from hf_posenc import describe, export_native, from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.merge import merge
-from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter
+from hf_posenc.checkpoints.peft import load_peft_adapter
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, FolderUnusable, ModelNotFound, PeftAdapterMismatch
 from hf_posenc.eval.lm.measurable import model_arguments
@@ -33,7 +33,7 @@ def config(kind: str, **more) -> peft.LoraConfig:
 
 
 def patch_first(model, kind: str, scheme):
-    return get_peft_model(patch_model(model, scheme, factor=FACTOR), config(kind))
+    return peft.get_peft_model(patch_model(model, scheme, factor=FACTOR), config(kind))
 
 
 def peft_first(model, kind: str, scheme):
@@ -41,7 +41,7 @@ def peft_first(model, kind: str, scheme):
 
 
 def posenc_in_peft(model, kind: str, scheme):
-    return get_peft_model(patch_model(model, scheme, factor=FACTOR), config(kind, modules_to_save=["posenc"]))
+    return peft.get_peft_model(patch_model(model, scheme, factor=FACTOR), config(kind, modules_to_save=["posenc"]))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_any_other_base_is_refused_or_patched_on_request(scheme, make_model, log
 
 
 def test_an_adapter_without_a_scheme(make_model, logits_of, perturb, tmp_path) -> None:
-    model = get_peft_model(make_model("llama"), config("llama"))
+    model = peft.get_peft_model(make_model("llama"), config("llama"))
     perturb(model)
     model.save_pretrained(tmp_path)
     assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path)), logits_of(model))
@@ -144,7 +144,7 @@ def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, make_model, log
     adapter("yarn")
     assert PARAMETERS not in {p.name for p in folder.iterdir()}
     assert AdapterFolder.open(folder).scheme.layout.default.parts[0][0].record.name == "yarn"
-    plain = get_peft_model(make_model("llama"), config("llama"))
+    plain = peft.get_peft_model(make_model("llama"), config("llama"))
     perturb(plain)
     plain.save_pretrained(folder)
     assert not {SIDECAR, PARAMETERS} & {p.name for p in folder.iterdir()}

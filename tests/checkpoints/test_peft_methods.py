@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model
+from hf_posenc import from_pretrained, load_peft_adapter, patch_model
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
 from hf_posenc.errors import PeftAdapterMismatch, TrainingImpossible
@@ -41,11 +41,10 @@ def test_rows_of_a_table_that_is_not_read_by_rows(scheme, make_model, logits_of)
     """LoRA would bring back positions that the scheme has taken out, and merging would drop them."""
     model = patch_model(make_model("gpt2"), scheme, factor=FACTOR)
     want, names = logits_of(model, SHORT), [name for name, _ in model.named_modules()]
-    for wrap in (peft.get_peft_model, get_peft_model):
-        with pytest.raises(TrainingImpossible, match=r"position table .*wpe, and scheme"):
-            wrap(model, peft.LoraConfig(**WPE))
-        assert [name for name, _ in model.named_modules()] == names
-        assert torch.equal(logits_of(model, SHORT), want)
+    with pytest.raises(TrainingImpossible, match=r"position table .*wpe, and scheme"):
+        peft.get_peft_model(model, peft.LoraConfig(**WPE))
+    assert [name for name, _ in model.named_modules()] == names
+    assert torch.equal(logits_of(model, SHORT), want)
 
 
 def virtual(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:
@@ -104,7 +103,9 @@ def lora(**more) -> peft.LoraConfig:
 def test_several_adapters_on_one_base(make_model, logits_of, perturb, tmp_path) -> None:
     wanted = {}
     for name in ("one", "two"):
-        model = get_peft_model(patch_model(make_model("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"]))
+        model = peft.get_peft_model(
+            patch_model(make_model("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"])
+        )
         perturb(model)
         if name == "two":
             model.base_model.model.model.posenc.modules_to_save["default"].table.weight.data.mul_(2)
@@ -153,7 +154,7 @@ def adapted(make_model):
 
     def make(kind="llama", scheme="t5", dtype=torch.bfloat16):
         model = make_model(kind).to(dtype)
-        return get_peft_model(patch_model(model, scheme, factor=FACTOR), peft.LoraConfig(r=2, **TARGETS[kind]))
+        return peft.get_peft_model(patch_model(model, scheme, factor=FACTOR), peft.LoraConfig(r=2, **TARGETS[kind]))
 
     return make
 

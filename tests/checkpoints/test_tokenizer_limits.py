@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_posenc import export_native, from_pretrained, get_peft_model, load_starter, patch_model
+from hf_posenc import export_native, from_pretrained, load_starter, patch_model
 from hf_posenc.checkpoints.merge import merge
 from hf_posenc.checkpoints.tokenizer import load_tokenizer
 from hf_posenc.cli import main
@@ -75,7 +74,7 @@ def test_a_run_and_its_checkpoints(base: Path, tmp_path: Path, method: str) -> N
 def test_an_adapter_is_merged_and_exported_in_python(base: Path, tmp_path: Path) -> None:
     model = from_pretrained(base, scheme="yarn", factor=FACTOR)
     adapter = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    get_peft_model(model, adapter).save_pretrained(tmp_path / "adapter")
+    peft.get_peft_model(model, adapter).save_pretrained(tmp_path / "adapter")
     merge(tmp_path / "adapter", tmp_path / "merged")
     export_native(tmp_path / "adapter", tmp_path / "plain")
     for name in ("merged", "plain"):
@@ -83,10 +82,9 @@ def test_an_adapter_is_merged_and_exported_in_python(base: Path, tmp_path: Path)
     assert f"set that to {FACTOR * TRAINED} or more" in (tmp_path / "adapter" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("wrap", [get_peft_model, peft.get_peft_model])
-def test_an_adapter_that_is_saved_where_a_tokenizer_is(base: Path, wrap: Callable[..., Any]) -> None:
+def test_an_adapter_that_is_saved_where_a_tokenizer_is(base: Path) -> None:
     model = patch_model(load_starter("llama")[0], "yarn", factor=FACTOR)
-    wrapped = wrap(model, peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"]))
     wrapped.save_pretrained(base)
     assert stated(base) == (FACTOR * TRAINED,) * 2
 

@@ -48,7 +48,7 @@ def test_from_fine_tune_to_plain_transformers(
 
 def test_an_adapter_is_found_by_its_base_merged_and_exported(call: Call, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="adapters need the extra `train`")
-    from hf_posenc import get_peft_model
+    from peft import get_peft_model
 
     model, tokenizer = load_starter("llama")
     model.save_pretrained(tmp_path / "base")

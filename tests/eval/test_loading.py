@@ -14,7 +14,7 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
-from hf_posenc import get_peft_model, load_starter, patch_model
+from hf_posenc import load_starter, patch_model
 from hf_posenc.core import plugins
 from hf_posenc.errors import CheckpointMismatch, InvalidInput, UnknownScheme
 from hf_posenc.eval import compare, evaluate
@@ -142,7 +142,7 @@ def test_an_adapter_is_named_and_its_base_found_or_given(tmp_path: Path) -> None
     peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
     model, tokenizer = load_starter("llama")
     config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    tuned = get_peft_model(patch_model(model, "yarn", factor=4), config)
+    tuned = peft.get_peft_model(patch_model(model, "yarn", factor=4), config)
     tuned.save_pretrained(tmp_path / "tuned")  # without a tokenizer: that of the base is taken
     want = loss(evaluate(tuned, tokenizer, **FEW))
     assert loss(evaluate(tmp_path / "tuned", **FEW)) == pytest.approx(want, rel=1e-5)

@@ -12,9 +12,9 @@ from accelerate.utils.dataclasses import get_module_class_from_name
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from hf_posenc import describe, from_pretrained, get_peft_model, load_peft_adapter, unpatch_model
+from hf_posenc import describe, from_pretrained, load_peft_adapter, unpatch_model
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import CheckpointMismatch, NoValues, UnsupportedModel
+from hf_posenc.errors import CheckpointMismatch, NoValues, TrainingImpossible, UnsupportedModel
 from hf_posenc.patching.offloading import offloads_of
 
 from .models import LEARNED, SHARED, device_map, logits_of, patched, seeded
@@ -155,17 +155,19 @@ def test_a_new_adapter_on_weights_that_are_not_offloaded(tmp_path: Path) -> None
     model = patched("llama", "yarn")
     dispatch_model(model, device_map("llama", "cpu", "disk"), main_device="cpu", offload_dir=str(tmp_path))
     before = logits_of(model)
-    assert not torch.allclose(logits_of(get_peft_model(model, lora(layers_to_transform=[0]))), before)
+    assert not torch.allclose(logits_of(peft.get_peft_model(model, lora(layers_to_transform=[0]))), before)
 
 
 def test_an_adapter_is_added_before_offloading_or_with_a_device_map(tmp_path: Path) -> None:
-    wrapped = get_peft_model(patched("llama", "t5"), lora())
+    wrapped = peft.get_peft_model(patched("llama", "t5"), lora())
     want = logits_of(wrapped)
     wrapped.save_pretrained(tmp_path / "adapter")
     assert torch.equal(logits_of(cpu_offload(wrapped, "cpu") or wrapped), want)
 
     offloaded = patched("llama", "t5")
     cpu_offload(offloaded, "cpu")
+    with pytest.raises(TrainingImpossible, match="Add the adapter first"):
+        peft.get_peft_model(offloaded, lora())
     with pytest.raises(UnsupportedModel, match="Add the adapter first"):
         load_peft_adapter(offloaded, tmp_path / "adapter")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from transformers import DynamicCache, StaticCache
 
 import hf_posenc
@@ -134,7 +134,7 @@ def test_under_peft(saved: list[str] | None) -> None:
         model = patched("llama", "yarn+t5", factor)
         config = LoraConfig(target_modules=["q_proj"], modules_to_save=saved)
         torch.manual_seed(0)
-        found.append(hf_posenc.get_peft_model(model, config).eval())
+        found.append(get_peft_model(model, config).eval())
     set_factor(found[0], 2)
     assert torch.equal(logits(found[0], ids), logits(found[1], ids))
     factors = [module.geometry.factor for module in found[0].modules() if isinstance(module, Yarn)]

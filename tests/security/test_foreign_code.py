@@ -110,7 +110,7 @@ def test_an_adapter_without_its_sidecar(folders: dict[str, Path], tmp_path: Path
     model = hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2)
     config = peft.LoraConfig(r=2, target_modules=["q_proj"])
     adapter = tmp_path / "adapter"
-    hf_posenc.get_peft_model(model, config).save_pretrained(str(adapter))
+    peft.get_peft_model(model, config).save_pretrained(str(adapter))
     hf_posenc.from_pretrained(folders["plain"], peft_adapter=adapter)
     (adapter / "position_scheme.json").unlink()
     for base in (folders["plain"], folders["patched"]):

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from hf_posenc import patch_model
-from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter
+from hf_posenc.checkpoints.peft import load_peft_adapter
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR, unguard_adapter_config
 
@@ -38,7 +38,7 @@ def stock(folder: Path) -> torch.Tensor:
 
 def wrapped(base: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
     torch.manual_seed(seed)
-    return get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)).eval()
+    return peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)).eval()
 
 
 def load(base: torch.nn.Module, folder: Path) -> torch.nn.Module:

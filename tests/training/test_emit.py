@@ -16,7 +16,7 @@ from hf_posenc.errors import LengthContradiction, TrainingImpossible, WrongKind
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from hf_posenc.starters.loading import starter_path
@@ -133,7 +133,7 @@ def test_the_layers_exist_in_the_model(framework, tmp_path) -> None:
     content, model = emitted(tmp_path, framework, "yarn", rank=4)
     targets = content.get("lora_target_modules") or content["lora_target"].split(",")
     whole = content.get("lora_modules_to_save") or content["additional_target"].split(",")
-    wrapped = hf_posenc.get_peft_model(model, LoraConfig(r=4, target_modules=targets, modules_to_save=whole))
+    wrapped = get_peft_model(model, LoraConfig(r=4, target_modules=targets, modules_to_save=whole))
     trained = {
         name.split(".lora_A.")[0].rpartition(".")[2]
         for name, weight in wrapped.named_parameters()

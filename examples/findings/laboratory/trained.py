@@ -95,9 +95,8 @@ def scores_at(lm: Any, at: float, longest: float, *, scores: Mapping[str, Sequen
 
 def lora_alone(model: Any, rank: int) -> Any:
     """The model with LoRA's matrices beside every linear layer, and nothing else to train."""
-    from peft import LoraConfig
+    from peft import LoraConfig, get_peft_model
 
-    from hf_posenc.checkpoints.peft import get_peft_model
     from hf_posenc.training.trained_layers import linear_layers
 
     torch.manual_seed(0)  # its matrices are drawn

@@ -196,16 +196,15 @@ def training_memory(
         The estimate; None where PEFT is not installed, or the model cannot be run without values.
     """
     try:
-        from hf_posenc.checkpoints.peft import get_peft_model
         from hf_posenc.training.config import Training
-        from hf_posenc.training.methods import check_method, peft_config_of
+        from hf_posenc.training.methods import adapted, check_method, peft_config_of
         from hf_posenc.training.trained_layers import trained_by_kind
 
         weights, four_bit = model.get_memory_footprint(return_buffers=False), four_bit_bytes(model)
         training = Training(length=length, steps=1, method=method, rank=rank, train_embeddings=train_embeddings)
         check_method(method, model, rank=rank)
         added = peft_config_of(model, training)
-        trained: Any = model if added is None else get_peft_model(model, added)
+        trained = adapted(model, added)
         numbers = sum(trained_by_kind(trained).values())
         activations = kept_for_backward(trained, length)
     except (ImportError, PosEncError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
