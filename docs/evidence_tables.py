@@ -38,6 +38,7 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
         return {"real model": real_table()}
     return {
         "real model": real_table(),
+        "real model far": far_table(),
         "real encoder": retrieval_table(),
         "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
         "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)", timed=False),
@@ -46,10 +47,10 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def real_scores(metric: str) -> dict[tuple[str, int], dict[str, float]]:
+def real_scores(metric: str, file: str = "real_model.jsonl") -> dict[tuple[str, int], dict[str, float]]:
     """Scores of a real model, by scheme and length: of each window, or of each hidden number."""
     found: dict[tuple[str, int], dict[str, float]] = {}
-    for line in (DOCS / "real_model.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (DOCS / file).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if row["metric"] == metric:
             name = row["document"] if row["depth"] is None else f"{row['document']} {row['depth']}"
@@ -75,6 +76,22 @@ def real_table() -> str:
         shares = " · ".join(share_of(numbers.get((scheme, length))) for length in lengths)
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
         lines.append(f"| {' | '.join([name, *cells, change, shares])} |")
+    return "\n".join(lines)
+
+
+def far_table() -> str:
+    """Loss of a real model at four times its trained length, and the change of each window: two have no interval."""
+    found = real_scores("nll", "real_model_32k.jsonl")
+    near, far = sorted({length for _, length in found})
+    lines = [
+        f"| scheme | loss at {near:,} (1×) | at {far:,} ({far // near}×) | change, each novel |",
+        "|---|---:|---:|---:|",
+    ]
+    for scheme in ranked(found):
+        cells = [loss_of(found[scheme, length]) for length in (near, far)]
+        changes = [signed(value - found[UNPATCHED, near][name], 2) for name, value in found[scheme, far].items()]
+        name = scheme if scheme == UNPATCHED else f"`{scheme}`"
+        lines.append(f"| {' | '.join([name, *cells, ' · '.join(changes)])} |")
     return "\n".join(lines)
 
 
