@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band
-from hf_posenc.core.terms import KeyBias, Terms
+from hf_posenc.core.terms import Bias, BlockBias, KeyBias, Terms
 
 RotateAtRead = Callable[[Tensor, slice], Tensor]
 
@@ -113,8 +113,14 @@ class AttentionCall:
         def pick(x: Tensor) -> Tensor:
             return x[samples] if x.shape[0] > 1 else x
 
-        terms, ctx = self.terms, self.ctx
-        biases = [replace(b, values=pick(b.values)) if isinstance(b, KeyBias) else b for b in terms.bias]
+        def picked(bias: Bias) -> Bias:
+            if isinstance(bias, KeyBias):
+                return replace(bias, values=pick(bias.values))
+            if isinstance(bias, BlockBias):  # what it was made of may hold all samples
+                return replace(bias, of_block=lambda block: pick(bias.of_block(block)), shifted=None)
+            return bias
+
+        terms, ctx, biases = self.terms, self.ctx, map(picked, self.terms.bias)
         scale = None if terms.row_scale is None else pick(terms.row_scale)
         return replace(
             self,

@@ -40,6 +40,7 @@ COMPOSED = [
     Case("gpt2", "yarn", factor=4, layers={"::2": "alibi"}),
     Case("gpt2", "sinusoidal+t5", factor=4),
     Case("bert", "rope+t5", factor=4),
+    Case("bert", "dynamic_ntk+fox", factor=4),  # rows of different lengths, each with gates of its own
     Case("bert_decoder", "rope+self_extend", factor=4),
     Case("llama", "yarn+dca", factor=4),
     Case("llama", "llama3+string", factor=4),

@@ -33,7 +33,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.grouped_heads import attend_packed, products
 from hf_posenc.core.rotation import Table, once, rotate, rotate_at_once, table
-from hf_posenc.core.terms import Block, BlockBias, RowRotation
+from hf_posenc.core.terms import Bias, Block, BlockBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NotTraceable
 
@@ -174,11 +174,28 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
         call,
         queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, here)),),
         keys=(keys,),
-        terms=replace(call.terms, row_rotation=None, row_scale=None if factor is None else factor[..., rows]),
+        terms=replace(
+            call.terms,
+            row_rotation=None,
+            row_scale=None if factor is None else factor[..., rows],
+            bias=tuple(of_whole_call(bias, rows.start) for bias in call.terms.bias),
+        ),
         ctx=replace(call.ctx, query_positions=here),
         mask=call.mask_of(rows),
         start=call.first_query + rows.start,
     )
+
+
+def of_whole_call(bias: Bias, first: int) -> Bias:
+    """A bias of a run whose first query is the ``first`` of its call: the rows of a block are those of the call."""
+    if not isinstance(bias, BlockBias):
+        return bias
+
+    def of_block(block: Block) -> Tensor:
+        start = first + (block.rows.start or 0)
+        return bias.of_block(replace(block, rows=slice(start, start + block.query.shape[2])))
+
+    return replace(bias, of_block=of_block, shifted=None)
 
 
 def table_of_keys(ctx: PositionContext, rotation: Rotation, columns: slice) -> Table:
