@@ -13,10 +13,10 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
     Qwen3Config,
     Qwen3ForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
 )  # fmt: skip
 
 from hf_posenc import from_pretrained, load_starter, merge, patch_model
@@ -86,10 +86,13 @@ def test_the_merged_model_is_the_adapter(kind: str, scheme: str | None, tmp_path
 
 
 def test_an_adapter_of_an_encoder_decoder_is_merged(tmp_path: Path) -> None:
-    shape = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
-    T5ForConditionalGeneration(shape).save_pretrained(tmp_path / "base")
+    shape = BartConfig(
+        vocab_size=64, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64,
+    )  # fmt: skip
+    BartForConditionalGeneration(shape).save_pretrained(tmp_path / "base")
     model = patch_model(from_pretrained(tmp_path / "base"), "rope")
-    config = peft.LoraConfig(r=2, target_modules=["q"], init_lora_weights=False)
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     peft.get_peft_model(model, config).save_pretrained(tmp_path / "tuned")
     merged = merge(tmp_path / "tuned", tmp_path / "merged")  # which compares logits
     assert (merged.scheme, merged.expressible) == ("rope", False)
