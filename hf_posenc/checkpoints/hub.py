@@ -1,7 +1,7 @@
 """The Hub: what a name there leads to, without waiting where there is no network.
 
-transformers and huggingface_hub retry every file for some twenty seconds. Here the Hub is asked once, and only for
-what is not in the cache.
+transformers and huggingface_hub retry every file for some twenty seconds. Here the Hub is asked for the two files that
+tell a model from an adapter, without retries, and only for what is not in the cache.
 """
 
 from __future__ import annotations

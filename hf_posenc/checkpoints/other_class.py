@@ -52,7 +52,8 @@ model, texts, logits = AutoModelForCausalLM.from_pretrained(folder).eval(), load
 for name, text in texts.items():
     half = text.shape[1] // 2
     first = model(text[:, :half], use_cache=True)
-    rest = model(text[:, half:], past_key_values=first.past_key_values)
+    kept = "cache" if "cache" in first else "past_key_values"  # before transformers 5.24
+    rest = model(text[:, half:], **{kept: first[kept]})
     logits[name] = model(text).logits.detach().contiguous()
     logits[name + " cached"] = rest.logits.detach().contiguous()
 save_file(logits, found)

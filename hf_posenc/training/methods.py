@@ -1,8 +1,8 @@
 """Training methods: full fine-tuning, or LoRA; and their default learning rates, each with its source.
 
-In addition to its own parameters, LoRA trains whole copies of norms, input embeddings and
-position parameters: LoRA alone does not reach the target length, and with these it comes close to full training (Chen
-et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.3).
+In addition to its own parameters, LoRA trains whole copies of norms, input embeddings and position parameters. LoRA
+alone does not reach the target length, and with these it comes close to full training (Chen et al. 2023, "LongLoRA",
+arXiv:2309.12307, section 3.3).
 
 The rates of long-context fine-tuning are an order of magnitude below those of adapters for short tasks: LongLoRA, YaRN
 and Position Interpolation all train 7B and 13B models at 2e-5. Below a billion parameters there are no published runs

@@ -18,6 +18,7 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import AlreadyScaled, NotExpressible, NotPatched, OnlyWithinTrainedLength
 from hf_posenc.schemes.rotary.yarn import Yarn
 
+from ..families.tiny import tiny
 from ..small_models import edit
 
 EXPRESSIBLE = [
@@ -158,6 +159,14 @@ def test_an_output_layer_of_its_own_stays_so_under_a_configuration_that_ties_it(
     plain = LlamaForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(plain.lm_head.weight, model.lm_head.weight)
     assert not plain.config.tie_word_embeddings  # which other engines go by
+
+
+def test_no_rotation_of_a_family_whose_tiny_frequencies_are_read_as_none(tmp_path) -> None:
+    model = patch_model(tiny("qwen3", num_hidden_layers=2), "none", factor=4)
+    export_native(model, tmp_path)
+    tokens = torch.arange(3, 35)[None]
+    there, here = (one.eval()(tokens).logits for one in (AutoModelForCausalLM.from_pretrained(tmp_path), model))
+    assert torch.allclose(there, here, atol=1e-4)  # two float32 implementations of logits of about 1
 
 
 def test_learned_frequencies_are_stated_as_a_list(tmp_path) -> None:

@@ -69,6 +69,14 @@ def test_weights_are_those_of_the_model(tmp_path) -> None:
     assert len(read) == len(own)
 
 
+def test_an_output_layer_of_its_own_is_kept_where_the_configuration_ties_it(tmp_path) -> None:
+    model = patch_model(tiny_model("llama"), "yarn", factor=FACTOR)
+    model.config.tie_word_embeddings = True
+    export_gguf(model, tmp_path / "model.gguf")
+    read = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    assert np.array_equal(read["output.weight"], model.lm_head.weight.detach().numpy())
+
+
 def test_half_precision_keeps_its_bits_and_norms_are_float32(tmp_path) -> None:
     model, file = written(tmp_path, "yarn", {}, torch.bfloat16)
     tensors = {tensor.name: tensor for tensor in file.tensors}
