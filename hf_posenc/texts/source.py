@@ -41,7 +41,7 @@ class TextSource:
         parts: each a document (`str`), a file or folder (`Path`), a `HubDataset`, or an object of `datasets`.
         field: column of records that holds the text; a record without ``text`` is read from its ``messages``.
         separator: what separates the documents of plain text files; None: each file is one document.
-        streaming: whether documents are read while they are used, rather than before.
+        streaming: whether a run reads only as many documents as its steps need, and a dataset is not downloaded whole.
     """
 
     parts: tuple[TextPart, ...]
@@ -91,7 +91,7 @@ class TextSource:
 
     @property
     def streams(self) -> bool:
-        """Whether documents are read while they are used: asked for, or all that an iterable dataset can."""
+        """Whether a run reads only as many documents as its steps need: asked for, or a dataset without a length."""
         return self.streaming or any(map(is_iterable_dataset, self.parts))
 
     def documents(self) -> Iterator[Document]:

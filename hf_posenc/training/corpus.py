@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ class Corpus:
         tokens: ``[token]``, of any whole-number type.
         starts: where each document begins, ``[document]``.
         highest: the highest token id.
-        digest: of the tokens, in hexadecimal; empty where they were not read from texts.
+        digest: of the tokens, in hexadecimal; empty where ``enough`` may have cut the text.
     """
 
     tokens: Tensor
@@ -53,6 +54,7 @@ def tokenise(
     documents: Iterable[Document],
     *,
     folder: Path | None = None,
+    enough: float = inf,
     on_read: OnRead | None = None,
 ) -> Corpus:
     """Tokenise documents to a memory-mapped file; each is followed by the tokenizer's end-of-text token, if it has one.
@@ -61,41 +63,33 @@ def tokenise(
         tokenizer: of the model; writes out conversations by its chat template.
         documents: read one after another; those without a token are left out.
         folder: on whose disk the file lies; None: where the system keeps temporary files.
+        enough: tokens after which no more documents are read.
         on_read: called after each batch.
     """
     starts, size, highest, unknown, read = array("q"), 0, 0, 0, 0
-    content = hashlib.blake2b(digest_size=16)
+    content, end = hashlib.blake2b(digest_size=16), end_tokens(tokenizer)
     with tempfile.TemporaryFile(dir=folder) as file:
         for texts in batches(texts_of(documents, tokenizer)):
-            for ids in token_lists(tokenizer, texts):
+            for text in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
+                if not text:
+                    continue
+                ids = np.asarray([*text, *end], dtype=np.int32)
                 starts.append(size)
                 size += len(ids)
                 highest = max(highest, int(ids.max()))
-                text = without_end_tokens(tokenizer, ids)
                 read += len(text)
-                unknown += int(np.count_nonzero(text == tokenizer.unk_token_id))
+                unknown += text.count(tokenizer.unk_token_id)  # in the text itself: GPT-2's end of one is this token
                 file.write(ids.tobytes())
                 content.update(ids.tobytes())
             if on_read is not None:
                 on_read(len(starts), size)
+            if size >= enough:
+                break
         check_unknown_share(tokenizer, unknown, read)
         file.flush()
         mapped = np.memmap(file, dtype=np.int32, mode="c", shape=(size,)) if size else np.empty(0, dtype=np.int32)
     begins = torch.tensor(starts, dtype=torch.long)
-    return Corpus(torch.from_numpy(mapped), begins, highest, content.hexdigest())
-
-
-def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Any]:
-    """The tokens of each text and the end-of-text token, as arrays ``[token]``; texts without tokens are left out."""
-    end = end_tokens(tokenizer)
-    for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]:
-        if ids:
-            yield np.asarray([*ids, *end], dtype=np.int32)
-
-
-def without_end_tokens(tokenizer: PreTrainedTokenizerBase, ids: Any) -> Any:
-    """The tokens of the text itself, of those that `token_lists` gives: GPT-2's end of a text is its unknown token."""
-    return ids[: len(ids) - len(end_tokens(tokenizer))]
+    return Corpus(torch.from_numpy(mapped), begins, highest, content.hexdigest() if enough == inf else "")
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -100,8 +100,8 @@ def finetune(
         model: patched (or not, for a control). Use the returned model, because methods of PEFT wrap this one.
         tokenizer: of the model.
         texts: training documents: a list of texts (`str`) and files or folders (`Path`), a `datasets` object, or a
-            `TextSource`; or your own rows, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Iterable datasets are
-            read during training. Everything else is read before it, into a memory-mapped file on the disk of ``out``.
+            `TextSource`; or your own rows, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Texts are read before
+            the first step, into a memory-mapped file on the disk of ``out``; iterable datasets as far as the steps go.
         training: settings of the run.
         held_out: documents to measure before, between and after the steps, at ``training.eval_lengths``. They have the
             forms of ``texts``; `HeldOutSplit` holds out the end of ``texts``.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate import PartialState
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -23,7 +25,6 @@ from hf_posenc.training.corpus import Corpus, OnRead, tokenise
 from hf_posenc.training.dataset import (
     PackedRows,
     ReadyRows,
-    StreamedRows,
     check_row,
     held_out_windows,
     tokens_of_windows,
@@ -83,14 +84,11 @@ def training_rows(
             HeldOutOverlap,
             stacklevel=4,  # where `finetune` was called
         )
-    if texts.streams:
-        rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate)
-        next(rows.every_row())  # what cannot be read is refused before the model is wrapped
-        return rows, None
-    corpus = tokenise(tokenizer, texts.documents(), folder=folder, on_read=on_read)
+    enough = tokens_of_run(training) if texts.streams else inf
+    corpus = tokenise(tokenizer, texts.documents(), folder=folder, enough=enough, on_read=on_read)
     check_vocabulary(base, corpus.highest)
     end = None
-    if isinstance(held_out, HeldOutSplit):
+    if isinstance(held_out, HeldOutSplit) and not texts.streams:
         needed = tokens_of_windows(measured_lengths(model, training), training.eval_windows)
         corpus, end = split_end(corpus, needed)
     return PackedRows(corpus, training.length, separate=separate), end
@@ -106,14 +104,17 @@ def check_reach(model: nn.Module, length: int) -> None:
         )
 
 
+def tokens_of_run(training: Training) -> float:
+    """Tokens that the steps of a run read in all processes; infinite where it has epochs instead."""
+    if training.steps is None:
+        return inf
+    processes = PartialState(cpu=not torch.accelerator.is_available()).num_processes
+    return training.steps * training.batch * training.accumulate * training.length * processes
+
+
 def count_of(rows: Any) -> int | None:
     """Number of rows; None for those that are read while they are trained on."""
     return len(rows) if hasattr(rows, "__len__") else None
-
-
-def corpus_digest(rows: Any) -> str | None:
-    """Digest of the tokens that rows were cut from; None for rows that were ready or are read while trained on."""
-    return rows.digest or None if isinstance(rows, PackedRows) else None
 
 
 def token_rows(source: TextSource) -> Any:
@@ -137,8 +138,8 @@ def held_out_rows(
         texts = held_out.otherwise if isinstance(held_out, HeldOutSplit) else held_out
         if texts is None:
             raise LengthContradiction(
-                "The end of this text cannot be held out: it is too short for the lengths to measure, or is not read "
-                "before training. Pass held-out documents, or more text."
+                "The end of this text cannot be held out: it is too short for the lengths to measure, or is "
+                "streamed. Pass held-out documents, or more text."
             )
         texts = TextSource.of_texts("held_out", texts)
         end = tokenise(tokenizer, texts.documents())
@@ -163,8 +164,8 @@ class HeldOutSplit:
     """Measure on the end of the training text: its last 5 %, or as many tokens as the windows take, at most a quarter.
 
     Attributes:
-        otherwise: documents to measure on where the text is too short for that, or is not read before training; without
-            any, such a text is refused.
+        otherwise: documents to measure on where the text is too short for that, or is streamed; without any, such a
+            text is refused.
     """
 
     otherwise: TextSource | Sequence[TextPart] | None = None

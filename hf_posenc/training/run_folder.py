@@ -37,9 +37,10 @@ from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.scheme_config import SchemeConfig, digest_of_own
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.training.config import Training
+from hf_posenc.training.dataset import PackedRows
 from hf_posenc.training.held_out import HeldOut
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.rows import corpus_digest, count_of
+from hf_posenc.training.rows import count_of
 from hf_posenc.training.trained_layers import RunStart
 
 try:
@@ -62,6 +63,8 @@ MOMENTS = 2
 UNFINISHED = "unfinished"
 GROUPS = "attention_groups"
 MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
+STREAMED = "streamed"
+"""In place of a number of rows: more steps read more of the text."""
 DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
 """Settings that are digests, and what of."""
 
@@ -106,11 +109,12 @@ def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: b
     quantised = {"quantised": True} if is_quantised(model) else {}
     loaded = bool(getattr(model.config, "name_or_path", ""))
     schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
+    text = rows.digest if isinstance(rows, PackedRows) else None
     code = digest_of_own({type(scheme) for scheme in schemes})  # empty where all are of this package
     return {
         **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),
         MODEL: sampled_weights_digest(model, values=loaded or not whole),
-        ROWS: count_of(rows), CORPUS: corpus_digest(rows),
+        ROWS: STREAMED if text == "" else count_of(rows), CORPUS: text or None,
     }  # fmt: skip
 
 

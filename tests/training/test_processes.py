@@ -168,7 +168,7 @@ def test_two_processes_train_to_the_weights_of_one(program: Path, tmp_path: Path
         "masked": case("bert", "t5", accumulate=2),
     }
     other = case("llama", "t5", seed=1)
-    streamed = case("llama", "t5") | {"streaming": True}  # the first process reads for both
+    streamed = case("llama", "t5") | {"streaming": True}
     launch("ddp.yaml", program, cases | {"other": other, "streamed": streamed}, tmp_path)
     for name, one in cases.items():
         seen = alone(program, one, tmp_path / "alone" / name)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.forward.current_forward import schemes_of_base
 from hf_posenc.forward.engine_backend import computed_in_parts
 from hf_posenc.patching.state import base_model_of, is_patched
+from hf_posenc.patching.weights import check_vocabulary
 from hf_posenc.texts import TextSource
 from hf_posenc.training.config import Training
-from hf_posenc.training.dataset import StreamedRows
+from hf_posenc.training.corpus import tokenise
+from hf_posenc.training.dataset import PackedRows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -85,7 +88,8 @@ def token_rows(
     Raises:
         LengthContradiction: there is not even one.
     """
-    source, base = TextSource.of_texts("texts", texts), base_model_of(model)[0]
-    rows = StreamedRows(source, tokenizer, base, training.length, separate=False)
     needed = None if training.steps is None else training.steps * training.batch * training.accumulate
-    return ({"input_ids": row["input_ids"].tolist()} for row in islice(rows, needed))
+    enough = inf if needed is None else needed * training.length
+    corpus = tokenise(tokenizer, TextSource.of_texts("texts", texts).documents(), enough=enough)
+    check_vocabulary(base_model_of(model)[0], corpus.highest)
+    return ({"input_ids": ids.tolist()} for ids in islice(PackedRows(corpus, training.length).rows, needed))
