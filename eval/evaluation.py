@@ -107,7 +107,7 @@ def evaluate(
     wanted, model_args = split(EvaluateSettings, given, settings)
     wanted = with_held_out(wanted, (model, model_args.get("peft")))
     names, text = list(wanted.tasks), wanted.text
-    own_text = measured_text(text, field=wanted.text_field, separator=wanted.document_separator)
+    own_text = measured_text(text, field=wanted.text_field)
     check_sources(names, wanted.include_path, trust=wanted.trust_tasks)
     if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
         check_settings_read(["text"], names)

@@ -42,7 +42,6 @@ class Measurement(Sampled):
         text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
             of the standard library. A record of jsonl, json or parquet is a document; no window crosses two.
         text_field: column of a record that holds its text; where there is no ``text``, its ``messages`` are read.
-        document_separator: what separates the documents of plain text files; by default each file is one.
         include_path: folder of further task files, which can run code.
         trust_tasks: whether task files from outside the installed packages may run.
         options: further options of tasks, such as ``data`` or ``scoring``; see `hf_posenc.eval.tasks.sweep`.
@@ -57,7 +56,6 @@ class Measurement(Sampled):
     limit: Count | None = None
     text: Any = None
     text_field: str = "text"
-    document_separator: str | None = None
     include_path: str | Path | None = None
     trust_tasks: bool = False
     options: Options
@@ -77,7 +75,7 @@ class Measurement(Sampled):
         """The metadata of tasks: the sweep, the text and how it is read, and their further options."""
         return {
             **self.sweep(), "lengths": list(self.lengths), "longest": self.longest, "text": text,
-            "field": self.text_field, "separator": self.document_separator, "tokenizer": tokenizer, **self.options,
+            "field": self.text_field, "tokenizer": tokenizer, **self.options,
         }  # fmt: skip
 
     def measure(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def measure_cell(measuring: Measuring, cell: Cell, on_request: OpenProgressCallb
             measurable = begin_peak(device)
             found = evaluate(
                 lm, tasks=[cell.task], lengths=cell.lengths, longest=measuring.longest, label=cell.entry.label,
-                text=measuring.text, text_field=own.text_field, document_separator=own.document_separator,
+                text=measuring.text, text_field=own.text_field,
                 include_path=own.include_path, trust_tasks=own.trust_tasks, options=SharedOptions(own.options),
                 **own.measure(),
             )  # fmt: skip

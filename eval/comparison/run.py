@@ -80,9 +80,9 @@ def compare(
     wanted = wanted.model_copy(update={"tasks": tuple(without_groups(wanted.tasks))})
     wanted = with_held_out(wanted, [name for one in models for name in (one.model, one.arguments.get("peft"))])
     check_tasks(wanted)
-    reading: dict[str, Any] = {"field": wanted.text_field, "separator": wanted.document_separator}
-    text = measured_text(wanted.text, **({} if wanted.text is None and wanted.dev_text is not None else reading))
-    development = development_text(wanted, text, reading) if wanted.tuned else None
+    alone = wanted.text is None and wanted.dev_text is not None  # the field is then the development text's
+    text = measured_text(wanted.text, **({} if alone else {"field": wanted.text_field}))
+    development = development_text(wanted, text) if wanted.tuned else None
     identity = identity_of(text.digest, wanted.include_path, wanted.options, folder)
     report_progress = progress or (lambda done, doing: None)
     with Store(folder / STORE) as store:

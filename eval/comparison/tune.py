@@ -180,10 +180,10 @@ def losses_of(record: Record) -> list[float]:
     return [row.value for row in record.rows if row.metric == METRIC and row.depth is None]
 
 
-def development_text(settings: CompareSettings, measured: MeasuredText, reading: Mapping[str, Any]) -> MeasuredText:
+def development_text(settings: CompareSettings, measured: MeasuredText) -> MeasuredText:
     """The text to choose options on; beside the default text, modules that it does not have."""
     if settings.dev_text is not None:
-        found = measured_text(settings.dev_text, **reading)
+        found = measured_text(settings.dev_text, field=settings.text_field)
         check_apart(measured, found)
         return found
     if settings.text is not None:

@@ -90,7 +90,7 @@ class LengthSweep(ConfigurableTask):
     @property
     def text(self) -> MeasuredText:
         """The text that is measured on."""
-        return measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
+        return measured_text(self.sweep.text, field=self.sweep.field)
 
     def own_windows(self, size: int) -> Iterator[tuple[Tokenized, int]]:
         """Documents of the text, and where windows end that have ``size`` tokens before: ``samples`` in all."""

@@ -134,14 +134,12 @@ class Sweep(Sampled):
         longest: tokens available before every target; with the same value, different lengths score the same targets.
         text: one or several files, folders and datasets; None is the held-out part of the standard library.
         field: column of a record that holds its text.
-        separator: what separates the documents of a plain text file; None: each file is one.
     """
 
     lengths: Lengths = Field((), validate_default=True)
     longest: Annotated[int, Interval(ge=0, le=MAX_LENGTH), BeforeValidator(number)] = Field(0, validate_default=True)
     text: Any = None
     field: str = "text"
-    separator: str | None = None
 
     @field_validator("lengths")
     @classmethod

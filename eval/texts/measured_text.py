@@ -48,26 +48,25 @@ class MeasuredText:
         return self.digest
 
 
-def measured_text(given: TextToMeasure, *, field: str = TEXT, separator: str | None = None) -> MeasuredText:
+def measured_text(given: TextToMeasure, *, field: str = TEXT) -> MeasuredText:
     """Read the text to measure on.
 
     Args:
         given: one or several paths of files and folders, ``hub:NAME:SPLIT``, `datasets` objects or a `TextSource`; None
             for held-out modules of this Python's standard library; a text that is read already.
         field: column of a record that holds its text.
-        separator: what separates the documents of a plain text file.
 
     Raises:
         UnreadableDocuments: one cannot be read, or all take more than half of the memory.
         TextTooShort: there are no documents, or nothing but white space in them.
-        WrongKind: it is nothing of that, or a field or separator is given that applies to nothing.
+        WrongKind: it is nothing of that, or a field is given that applies to nothing.
     """
     if isinstance(given, MeasuredText):
         return given
-    check_applies(given, field, separator)
+    check_applies(given, field)
     if given is None:
         return default_text()
-    source = given if isinstance(given, TextSource) else TextSource.of_names(given, field=field, separator=separator)
+    source = given if isinstance(given, TextSource) else TextSource.of_names(given, field=field)
     label = label_of(source)
     documents, size = [], 0
     for document in source.documents():
@@ -79,14 +78,14 @@ def measured_text(given: TextToMeasure, *, field: str = TEXT, separator: str | N
     return MeasuredText(tuple(documents), label, digest)
 
 
-def check_applies(given: TextToMeasure, field: str, separator: str | None) -> None:
-    """Refuse a field or separator where no files or datasets are named that are read by them."""
-    if field == TEXT and separator is None:
+def check_applies(given: TextToMeasure, field: str) -> None:
+    """Refuse a field where no files or datasets are named that are read by it."""
+    if field == TEXT:
         return
     if given is None:
-        raise WrongKind("A text field or separator needs a text, and none is given. Pass text= as well.")
+        raise WrongKind("A text field needs a text, and none is given. Pass text= as well.")
     if isinstance(given, TextSource):
-        raise WrongKind("A TextSource names its text field and separator itself. Pass them there.")
+        raise WrongKind("A TextSource names its text field itself. Pass it there.")
 
 
 @lru_cache(maxsize=1)

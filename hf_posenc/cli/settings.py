@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 SOURCES = "file, folder or hub:NAME:SPLIT; may be repeated"
 LENGTHS, LISTS = ("length", "trained_length"), ("target_modules", "report_to", "eval_lengths")
 """Settings that are tokens, such as 2k, and those that are several values with commas."""
-ESCAPES = {r"\n": "\n", r"\t": "\t", r"\f": "\f"}
-"""What a shell hardly lets through in a separator."""
 Own = TypeVar("Own", bound="Measurement")
 Text = Annotated[
     list[str] | None, of_text(help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library.")
@@ -50,8 +49,8 @@ Tasks = Annotated[
     of_measurement("--tasks", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
 ]
 Samples = Annotated[int | None, of_measurement(min=1, help="Windows of text at each length; default: 16.")]
-READING = ("text_field", "document_separator")
-"""Settings of how a text is read: its column in records, and what separates the documents of plain files."""
+TEXT_FIELD = "text_field"
+"""A setting of how a text is read: its column in records."""
 
 
 def set_option(what: str, heading: str = MEASUREMENT) -> Any:
@@ -73,32 +72,24 @@ def text_sources(
 ) -> list[TextSource | None]:
     """The texts of a command, of which the first may be streamed; None in place of those that name nothing.
 
-    How they are read is taken out of the settings: `READING`. Each is read with what can take effect on it.
+    The column of records is taken out of the settings, where it must take effect on one of the texts.
     """
     from hf_posenc.errors import UnreadableDocuments
     from hf_posenc.texts import TextSource
+    from hf_posenc.texts.document import TEXT
 
-    reading = {name: settings.pop(name) for name in READING if name in settings}
-    names = [name for given in several for name in given or ()]
-    if not names:
-        for name, value in reading.items():
-            raise BadArgument(f"--set {name}={value} has no effect without a text. Pass --text, or leave it out.")
-        return [None] * len(several)
-    field, separator = reading.get("text_field", "text"), reading.get("document_separator")
-    for written, meant in ESCAPES.items():
-        separator = separator and separator.replace(written, meant)
-    every = TextSource.of_names(names, field=field, separator=separator)
+    field = settings.pop(TEXT_FIELD, TEXT)
+    every = TextSource.of_names([name for given in several for name in given or ()], field=field)
     for part in every.parts:  # refused now, and not after a large model is loaded
         if isinstance(part, Path) and not os.path.exists(part.expanduser()):
             raise UnreadableDocuments(
                 f"There is no file and no folder {shown(str(part))}. Check the path; a dataset is hub:NAME."
             )
-    every.check_options()
+    every.check_field()
+    sources = [TextSource.of_names(list(given)) if given else None for given in several]
     return [
-        TextSource.of_names(list(given), streaming=streaming and number == 0).fitted(field, separator)
-        if given
-        else None
-        for number, given in enumerate(several)
+        source and replace(source, field=field if source.has_records else TEXT, streaming=streaming and number == 0)
+        for number, source in enumerate(sources)
     ]
 
 
@@ -119,7 +110,7 @@ def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
         elif name in LENGTHS:
             found[name] = tokens(value, name)
         else:
-            found[name] = value if name in READING else json_or_text(value)
+            found[name] = value if name == TEXT_FIELD else json_or_text(value)
     return found
 
 

@@ -3,7 +3,7 @@
     book.txt · chats.jsonl · corpus.parquet · folder/ · hub:owner/name:train · a `datasets` object
         → TextSource → Document, Document, … → text (conversations through the tokenizer's chat template)
 
-A record is a document; so is a text file, unless a separator is given. Documents are read one after another and never
+A record is a document, and so is a text file. Documents are read one after another and never
 held together.
 """
 

@@ -20,7 +20,6 @@ AS_TOKENS = 300
 """Bytes of memory per byte of text while a tokenizer processes it with offsets: 185 … 271 measured."""
 AS_TEXT = 8
 """The same where a text is only held."""
-CHUNK = 1 << 20  # characters read at a time
 
 
 @contextmanager
@@ -50,46 +49,21 @@ def opened(path: Path) -> Iterator[TextIO]:
         ) from error
 
 
-def chunks(path: Path) -> Iterator[str]:
-    """The text of a file, a piece at a time.
-
-    Raises:
-        UnreadableDocuments: it holds bytes that are no text.
-    """
-    with opened(path) as stream:
-        while piece := stream.read(CHUNK):
-            if "\0" in piece:
-                raise UnreadableDocuments(
-                    f"The file {shown(str(path))} holds NUL bytes: it is a binary file, not text. "
-                    "Pass a text file, or records in one of the formats that are read."
-                )
-            yield piece
-
-
 def whole_text(path: Path) -> str:
     """The text of a file as one document.
 
     Raises:
         UnreadableDocuments: there is no such file, it is no text, or it takes more than half of the memory.
     """
-    if path.is_file():
+    with opened(path) as stream:
         check_size(path.name, path.stat().st_size, AS_TEXT)
-    return "".join(chunks(path))
-
-
-def split_text(path: Path, separator: str) -> Iterator[str]:
-    """The documents of a file, separated by ``separator``; empty ones are left out.
-
-    Raises:
-        UnreadableDocuments: The file is no text, or one document takes more than half of the memory.
-    """
-    rest = ""
-    for piece in chunks(path):
-        *complete, rest = (rest + piece).split(separator)
-        check_size(path.name, len(rest), AS_TEXT)
-        yield from filter(None, complete)
-    if rest:
-        yield rest
+        text = stream.read()
+    if "\0" in text:
+        raise UnreadableDocuments(
+            f"The file {shown(str(path))} holds NUL bytes: it is a binary file, not text. "
+            "Pass a text file, or records in one of the formats that are read."
+        )
+    return text
 
 
 def check_size(name: str, size: int, takes: int) -> None:
@@ -108,7 +82,7 @@ def check_size(name: str, size: int, takes: int) -> None:
         raise UnreadableDocuments(
             f"The document {shown(name)} has {size / 2**20:,.0f} MiB, which need about {wanted / 2**30:,.1f} GiB of "
             f"memory, but there is room for {room / 2**30:,.1f}. "
-            "Split it into documents (document_separator), or pass a part of it."
+            "Split it into files or records, or pass a part of it."
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from hf_posenc.texts.document import (
     is_saved_dataset,
     saved_documents,
 )
-from hf_posenc.texts.files import CONVERTED, FORMATS, split_text, whole_text
+from hf_posenc.texts.files import CONVERTED, FORMATS, whole_text
 
 TextPart: TypeAlias = "str | Path | HubDataset | DatasetObject"
 """A document, a file or folder, or a dataset."""
@@ -40,13 +40,11 @@ class TextSource:
     Attributes:
         parts: each a document (`str`), a file or folder (`Path`), a `HubDataset`, or an object of `datasets`.
         field: column of records that holds the text; a record without ``text`` is read from its ``messages``.
-        separator: what separates the documents of plain text files; None: each file is one document.
         streaming: whether a run reads only as many documents as its steps need, and a dataset is not downloaded whole.
     """
 
     parts: tuple[TextPart, ...]
     field: str = TEXT
-    separator: str | None = None
     streaming: bool = False
 
     def __post_init__(self) -> None:
@@ -55,8 +53,6 @@ class TextSource:
                 raise WrongKind(f"Texts are documents, paths or datasets, got {shown(part)}. Pass one of these.")
         if not isinstance(self.field, str) or not self.field:
             raise WrongKind(f"The text field is the name of a column, got {shown(self.field)}. Pass one.")
-        if self.separator is not None and (not isinstance(self.separator, str) or not self.separator):
-            raise WrongKind(f"A document separator is text, got {shown(self.separator)}. Pass some, or none at all.")
 
     @classmethod
     def of_names(cls, given: TextNames, **reading: Any) -> TextSource:
@@ -101,42 +97,27 @@ class TextSource:
             UnreadableDocuments: one cannot be read.
             MissingPackage: a package is missing that reads them.
         """
-        self.check_options()
+        self.check_field()
         for number, part in enumerate(self.parts, 1):
             if isinstance(part, str):
                 yield Document(f"document {number}", part)
             elif isinstance(part, Path):
-                yield from path_documents(part.expanduser(), self.field, self.separator)
+                yield from path_documents(part.expanduser(), self.field)
             elif isinstance(part, HubDataset):
                 yield from dataset_documents(part.load(streaming=self.streaming), self.field, str(part))
             else:
                 yield from dataset_documents(part, self.field)
 
-    def check_options(self) -> None:
-        """Refuse a separator without plain text to divide, and a column without records to take it from.
+    def check_field(self) -> None:
+        """Refuse a column without records to take it from.
 
         Raises:
-            UnreadableDocuments: one of the two can have no effect.
+            UnreadableDocuments: The column can have no effect.
         """
-        if self.separator is not None and not self.has_plain_text:
-            raise UnreadableDocuments(
-                "A document separator divides plain text files, and there is none. Leave the separator out."
-            )
         if self.field != TEXT and not self.has_records:
             raise UnreadableDocuments(
                 f"The text field {self.field!r} is a column of records, and there are plain texts alone. Leave it out."
             )
-
-    def fitted(self, field: str, separator: str | None) -> TextSource:
-        """The same texts, read with those of the two options that can take effect on them."""
-        return replace(
-            self, field=field if self.has_records else TEXT, separator=separator if self.has_plain_text else None
-        )
-
-    @property
-    def has_plain_text(self) -> bool:
-        """Whether there are plain text files, which a separator divides."""
-        return any(kind in PLAIN for part in self.parts for kind in kinds_of(part))
 
     @property
     def has_records(self) -> bool:
@@ -175,7 +156,7 @@ def kinds_of(part: Any) -> set[str]:
     return {kind_of(file) for file in files_below(path)}
 
 
-def path_documents(path: Path, field: str, separator: str | None) -> Iterator[Document]:
+def path_documents(path: Path, field: str) -> Iterator[Document]:
     """The documents of a file or a folder."""
     try:
         is_folder = path.is_dir()
@@ -184,12 +165,12 @@ def path_documents(path: Path, field: str, separator: str | None) -> Iterator[Do
             f"The file {shown(str(path))} cannot be read: {first_line(error)}. Check the path."
         ) from error
     if not is_folder:
-        yield from file_documents(path, field, separator)
+        yield from file_documents(path, field)
     elif is_saved_dataset(path):
         yield from saved_documents(path, field)
     else:
         for file in files_below(path):
-            yield from file_documents(file, field, separator)
+            yield from file_documents(file, field)
 
 
 def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -> list[Path]:
@@ -230,17 +211,14 @@ def check_kind(path: Path) -> None:
         )
 
 
-def file_documents(path: Path, field: str, separator: str | None) -> Iterator[Document]:
+def file_documents(path: Path, field: str) -> Iterator[Document]:
     """The documents of a file; one whose name ends in no known way is plain text."""
     check_kind(path)
     if kind_of(path) in FORMATS:
         for place, record in FORMATS[kind_of(path)](path):
             yield document_of(record, field, f"{path.name}:{place.split()[1]}", place)
-    elif separator is None:
-        yield Document(path.name, whole_text(path))
     else:
-        for number, text in enumerate(split_text(path, separator), 1):
-            yield Document(f"{path.name}:{number}", text)
+        yield Document(path.name, whole_text(path))
 
 
 def texts_digest(texts: Iterable[bytes]) -> str:

@@ -49,7 +49,6 @@ class HeldOut:
         scored: tokens at the end of each window that are scored.
         texts: files and folders by their full names, and ``hub:NAME:SPLIT``; empty where documents have no names.
         field: column of a record that holds its text.
-        separator: what separates the documents of plain text files.
     """
 
     tokens: Count
@@ -59,7 +58,6 @@ class HeldOut:
     scored: Count
     texts: list[str]
     field: str = TEXT
-    separator: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, CheckpointMismatch)
@@ -76,7 +74,7 @@ class HeldOut:
         tokens, lengths = every[0].tokens, tuple(one.length for one in every)
         return cls(
             len(tokens), digest_of(tokens), lengths, len(every[0]), every[0].scored, names if named else [],
-            known.field, known.separator,
+            known.field,
         )  # fmt: skip
 
     @classmethod
@@ -87,7 +85,10 @@ class HeldOut:
             CheckpointMismatch: It cannot be read.
         """
         try:
-            record = cls(**read_object(folder / HELD_OUT))
+            stored = read_object(folder / HELD_OUT)
+            if stored.get("separator", "") is None:  # of an earlier version, where it could divide a file
+                del stored["separator"]
+            record = cls(**stored)
             return replace(record, texts=found_from(record.texts, folder))
         except (OSError, ValueError, TypeError) as error:
             raise CheckpointMismatch(
@@ -113,8 +114,7 @@ class HeldOut:
             CheckpointMismatch: The text is gone, or has other tokens now.
         """
         self.check_there()
-        reading: dict[str, Any] = {"field": self.field, "separator": self.separator}
-        source = TextSource.of_names(self.texts, **reading) if self.texts else unnamed
+        source = TextSource.of_names(self.texts, field=self.field) if self.texts else unnamed
         try:
             documents = last_documents(source.documents(), tokenizer, CHARACTERS * self.tokens)
             end = self.end_of(tokenise(tokenizer, documents))

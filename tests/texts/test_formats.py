@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.texts import HubDataset, TextSource
-from hf_posenc.texts.files import split_text
 
 from .formats import RECORDS, Writer, files, jsonl, parquet, saved
 
@@ -47,24 +46,10 @@ def test_files_of_a_folder_read_back_equal(texts: list[str]) -> None:
         assert read(files(Path(folder), texts)) == texts
 
 
-@given(text=st.text("ab\n#", max_size=60), separator=st.sampled_from(["\n\n", "#", "ab", "aa"]), size=st.integers(1, 7))
-@settings(max_examples=200, deadline=None)
-def test_a_separator_cuts_as_split_does(text: str, separator: str, size: int) -> None:
-    """However the file is divided into the pieces that are read."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hf_posenc.texts.files.CHUNK", size)
-        file = Path(folder) / "a.txt"
-        file.write_text(text)
-        assert list(split_text(file, separator)) == [part for part in text.split(separator) if part]
-
-
-def test_plain_text_is_one_document_unless_it_is_split(tmp_path: Path) -> None:
+def test_plain_text_is_one_document(tmp_path: Path) -> None:
     file = tmp_path / "a.log"  # a name that says nothing
     file.write_text("one\n\ntwo\n\n")
     assert read(file) == ["one\n\ntwo\n\n"]
-    assert read(str(file), separator="\n\n") == ["one", "two"]
-    documents = list(TextSource.of_names(file, separator="\n\n").documents())
-    assert [document.name for document in documents] == ["a.log:1", "a.log:2"]
 
 
 def test_several_sources_follow_each_other(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from hf_posenc.cli.commands.finetune_result import (
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
-from hf_posenc.cli.settings import READING, SOURCES, set_option, settings_of, text_sources
+from hf_posenc.cli.settings import SOURCES, TEXT_FIELD, set_option, settings_of, text_sources
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,7 +90,7 @@ def finetune(
         list[str] | None,
         set_option(
             "Any other setting of hf_posenc.training.Training, such as length=2k, rank=8, batch=4, seed=1, bf16=true; "
-            "or text_field, document_separator, streaming, trained_length; with --emit trl, cards=8 to share each row",
+            "or text_field, streaming, trained_length; with --emit trl, cards=8 to share each row",
             TRAINING,
         ),
     ] = None,
@@ -133,7 +133,7 @@ def finetune(
         check_emits(resume=resume, find_learning_rate=find_learning_rate, held_out=held_out, json=as_json)
     again = "" if resume else "--resume"
     with resume_hint(context, again), output.progress() as show_progress:
-        given = settings_of(context, (*Training.__dataclass_fields__, *READING, STREAMING, TRAINED_LENGTH, CARDS))
+        given = settings_of(context, (*Training.__dataclass_fields__, TEXT_FIELD, STREAMING, TRAINED_LENGTH, CARDS))
         given |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
         trained_length, streaming = given.pop(TRAINED_LENGTH, None), given.pop(STREAMING, False)
         cards = cards_of(given.pop(CARDS, 1), emit)

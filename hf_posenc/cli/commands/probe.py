@@ -12,7 +12,7 @@ from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
-from hf_posenc.cli.settings import READING, Text, set_option, settings_of, text_sources
+from hf_posenc.cli.settings import TEXT_FIELD, Text, set_option, settings_of, text_sources
 from hf_posenc.core.files.paths import check_not_taken
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def probe(
         list[str] | None,
         set_option(
             "Any other setting: rows=256 (queries measured in each of four texts), scored=32 (tokens at the end of "
-            "each text whose loss is measured), seed=1, "
-            "text_field=body, document_separator=TEXT"
+            "each text whose loss is measured), seed=1, text_field=body"
         ),
     ] = None,
     out: Annotated[Path | None, cli.of_output(help="Write plots and probe.json to this folder.")] = None,
@@ -77,7 +76,7 @@ def probe(
         raise BadArgument(
             "--factor and --target-length belong to a scheme. Pass --scheme, or --length for longer texts."
         )
-    counts = settings_of(context, (*COUNTS, *READING))
+    counts = settings_of(context, (*COUNTS, TEXT_FIELD))
     (own_text,) = text_sources(counts, text)
     if out is not None:
         from hf_posenc.core.plotting import require_matplotlib

@@ -78,7 +78,6 @@ def probe(
     length: int | None = None,
     text: TextToMeasure = None,
     text_field: str = "text",
-    document_separator: str | None = None,
     samples: int = 32,
     rows: int = 256,
     scored: int = 32,
@@ -95,7 +94,7 @@ def probe(
             with this scheme in place of its own.
         length: tokens per text; by default the target length of the scheme, else the size of the position table or,
             without a table, twice the trained length.
-        text, text_field, document_separator: as in `hf_posenc.eval.evaluate`.
+        text, text_field: as in `hf_posenc.eval.evaluate`.
         samples: number of texts, spread evenly over the documents.
         rows: attention rows measured per text, in four of the texts; 64 rows are in memory at a time.
         scored: tokens at the end of each text whose loss is measured.
@@ -119,7 +118,7 @@ def probe(
         tokenizer = tokenizer_of(ModelName.of(model)) if tokenizer is None else tokenizer
         model = from_pretrained(model)
     check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, seed=seed)
-    own_text = measured_text(text, field=text_field, separator=document_separator)
+    own_text = measured_text(text, field=text_field)
     with evaluation_mode(model):
         trained, reach, table = lengths_of(model, scheme, factor, target_length, options)
         probed = length or reach
