@@ -19,8 +19,6 @@ from hf_posenc.training.corpus import Corpus
 IGNORED_LABEL = -100  # a label that no loss counts
 MASK_SHARE = 0.15  # share of tokens hidden from a masked model
 
-ROW_COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")  # that a model takes
-
 Row = dict[str, Tensor]
 
 
@@ -63,31 +61,6 @@ def row_of_documents(ids: Tensor, starts: Sequence[int]) -> Row:
     begins[list(starts)] = torch.tensor(starts)
     positions = torch.arange(len(ids)) - begins.cummax(0).values
     return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED_LABEL)}
-
-
-class ReadyRows(Dataset):
-    """Rows of token ids in a `datasets` object, all of one length.
-
-    Raises:
-        LengthContradiction: a row has another length than the first.
-    """
-
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
-        self.columns = [name for name in ROW_COLUMNS if name in rows.column_names]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Row:
-        row = {name: torch.tensor(self.rows[index][name]) for name in self.columns}
-        length = len(self.rows[0]["input_ids"])
-        if len(row["input_ids"]) != length:
-            raise LengthContradiction(
-                f"Row {index} has {len(row['input_ids'])} tokens, and the first has {length}. "
-                "Cut rows to one length, or pass the texts."
-            )
-        return row
 
 
 def check_row(row: Any) -> None:

@@ -24,7 +24,6 @@ from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import Corpus, OnRead, tokenise
 from hf_posenc.training.dataset import (
     PackedRows,
-    ReadyRows,
     check_row,
     held_out_windows,
     tokens_of_windows,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from hf_posenc.texts import TextPart
+ROW_COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")  # that a model takes
 SHARE, MOST = 0.05, 0.25
 """Of the tokens of a text: what is held out, and what may be where the windows to measure on take more."""
 
@@ -74,7 +74,7 @@ def training_rows(
             check_row(texts[0])
         return texts, None
     if (ready := token_rows(texts)) is not None:
-        return ReadyRows(ready), None
+        return ready, None
     base = base_model_of(model)[0]
     shared = len(texts.named() & held_out.named()) if isinstance(held_out, TextSource) else 0
     if shared:
@@ -118,11 +118,13 @@ def count_of(rows: Any) -> int | None:
 
 
 def token_rows(source: TextSource) -> Any:
-    """The dataset of a source whose records are token ids and no text; None for any other."""
+    """The dataset of a source whose records are token ids and no text, as tensors; None for any other."""
     part = source.parts[0] if len(source.parts) == 1 else None
     columns = getattr(part, "column_names", None)
     ready = isinstance(columns, list) and "input_ids" in columns and source.field not in columns
-    return part if ready and not source.streams else None
+    if part is None or not ready or source.streams:
+        return None
+    return part.select_columns([name for name in ROW_COLUMNS if name in columns]).with_format("torch")
 
 
 def held_out_rows(
