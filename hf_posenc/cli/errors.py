@@ -13,39 +13,15 @@ from typing import Any, NoReturn
 
 from hf_posenc import errors
 from hf_posenc.cli import output
-from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.eval import errors as eval_errors
 
 FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130
 
-USAGE_ERRORS = (
-    BadArgument,
-    errors.AlreadyScaled,
-    errors.BadComparison,
-    errors.CannotCombine,
-    errors.CannotImport,
-    errors.CheckpointMismatch,
-    errors.FolderUnusable,
-    errors.LengthContradiction,
-    errors.ModelNotFound,
-    errors.NotPatched,
-    errors.OptionOutOfRange,
-    errors.PeftAdapterMismatch,
-    errors.SchemeNotDefined,
-    errors.TrainingImpossible,
-    errors.UnknownCheck,
-    errors.UnknownOption,
-    errors.UnknownScheme,
-    errors.UnknownStarter,
-    errors.UnreadableDocuments,
-    eval_errors.LengthTooShort,
-    eval_errors.NotMeasurable,
-    eval_errors.StoreUnreadable,
-    eval_errors.TaskOptionOutOfRange,
-    eval_errors.TextTooShort,
+WRONG_FILES = (
+    errors.CannotImport, errors.FolderUnusable, errors.ModelNotFound, eval_errors.StoreUnreadable,
     eval_errors.UntrustedTask,
-)
-"""An option, a scheme or a file is wrong: another command line is needed. Every other error is a failure."""
+)  # fmt: skip
+"""Errors of the kind that Python has for files, where another command line is needed."""
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 IN_RUST = re.compile(r"\(os error (\d+)\)")
 CUT_SHORT = re.compile(r"\d+ requested and \d+ written|problem writing element \d+ to file")  # numpy's, of a full disk
@@ -56,7 +32,14 @@ def end(error: BaseException) -> NoReturn:
     if was_interrupted(error):
         sys.exit(INTERRUPTED)
     output.fail(message_of(error))
-    sys.exit(USAGE if isinstance(error, USAGE_ERRORS) else FAILED)
+    sys.exit(USAGE if is_usage(error) else FAILED)
+
+
+def is_usage(error: BaseException) -> bool:
+    """Whether an option, a scheme or a file is wrong; every other error is a failure."""
+    return isinstance(error, WRONG_FILES) or (
+        isinstance(error, errors.PosEncError) and isinstance(error, (ValueError, TypeError))
+    )
 
 
 def was_interrupted(error: BaseException | None) -> bool:

@@ -65,6 +65,8 @@ USAGE: list[tuple[list[str], str]] = [
     (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], "not empty"),
     (["export", *START, "-s", "yarn", "-f", "2", "--out", "FILE"], "is a file"),
     (["export", *START, "--out", "OUT"], "--scheme"),
+    (["export", *START, "-s", "alibi", "--out", "OUT"], "alibi"),
+    ([*TUNE, "--emit", "axolot"], "'axolotl'"),
     (["advise", *START, "--target-length", "1.3"], "whole number of tokens"),
     (["advise", *START, "--target-length", "1024", "--gpu", "80GB"], "8x80"),
     ([*LOSS, "-m", "starter:gpt2"], "--model"),
@@ -101,7 +103,6 @@ USAGE: list[tuple[list[str], str]] = [
 ]
 FAILURES: list[tuple[list[str], str]] = [
     ([*EVAL, "-l", "999999999", "-t", "posenc_passkey"], "GiB"),
-    (["export", *START, "-s", "alibi", "--out", "OUT"], "alibi"),
 ]
 
 
