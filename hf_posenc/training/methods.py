@@ -21,17 +21,13 @@ from transformers import Conv1D
 
 from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.peft import without_peft_noise
-from hf_posenc.core.memory import main_memory
-from hf_posenc.errors import NoMemory, TrainingImpossible, nearest, shown
+from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.training.config import OF_LORA, Training
-from hf_posenc.training.trained_layers import base_modules, fully_trained_modules, linear_layers
+from hf_posenc.training.trained_layers import fully_trained_modules, linear_layers
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-
-BYTES_TRAINED = 4 * 4
-"""Of every number that AdamW trains: itself, its gradient, and two moments, in float32."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +85,11 @@ def lora(
     )  # fmt: skip
 
 
-def check_method(name: str, model: nn.Module, *, rank: int) -> None:
+def check_method(name: str, model: nn.Module) -> None:
     """Refuse a method that cannot train this model.
 
     Raises:
         TrainingImpossible: the method cannot train this model.
-        NoMemory: matrices of this rank do not fit into memory.
     """
     if name == "full":
         if is_quantised(model):
@@ -107,19 +102,6 @@ def check_method(name: str, model: nn.Module, *, rank: int) -> None:
         raise TrainingImpossible(
             f"This {type(model).__name__} has a PEFT adapter already, and method {name!r} would put on another. "
             "Go on with the run that trained it (resume), or pass what model.merge_and_unload() returns."
-        )
-    linear = (m.weight for _, m in base_modules(model) if isinstance(m, (nn.Linear, Conv1D)))
-    numbers = sum(sum(weight.shape) for weight in linear)  # LoRA has a vector for each side of each
-    check_rank_memory(rank, rank * numbers * BYTES_TRAINED)
-
-
-def check_rank_memory(rank: int, needed: int) -> None:
-    """Refuse low-rank matrices that take more than all memory, before any is allocated."""
-    available = main_memory()
-    if needed > available:
-        raise NoMemory(
-            f"Matrices of rank {shown(rank)} take {needed / 2**30:,.1f} GiB of memory, and "
-            f"there are {available / 2**30:,.1f} GiB. Choose a smaller rank."
         )
 
 

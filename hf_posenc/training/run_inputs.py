@@ -73,7 +73,7 @@ def read_inputs(
     causal = is_causal(model)
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
-    check_method(training.method, model, rank=training.rank)
+    check_method(training.method, model)
     rate = learning_rate_for(training.method, parameter_count(model))
     if training.learning_rate is not None:
         rate = LearningRate(training.learning_rate, "as given")

@@ -192,7 +192,7 @@ def entries_of(plain: PlainConfig, name: str) -> dict[str, Any] | None:
 def run_of(model: PreTrainedModel, training: Training, source: str, config: dict[str, Any], *, four_bit: bool) -> Run:
     """The values that every framework is told."""
     rate = training.learning_rate or learning_rate_for(training.method, parameter_count(model)).value
-    check_method(training.method, model, rank=training.rank)
+    check_method(training.method, model)
     added = peft_config_of(model, training)
     layers: dict[str, Any] = {}
     if added is not None:
