@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.core.files.paths import nearest_existing
+from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.progress import OpenProgressCallback
 
 if TYPE_CHECKING:
@@ -117,15 +116,13 @@ def other_bars_off() -> Iterator[None]:
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[OpenProgressCallback]:
+def progress() -> Iterator[OpenProgressCallback]:
     """Show a single progress bar on stderr; without a terminal, one line a minute.
 
-    Nothing is shown where the call or the environment asks for silence.
+    Nothing is shown where the environment asks for silence.
     """
     with other_bars_off():
-        if quiet or any(
-            os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIET_VARIABLES
-        ):
+        if any(os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIET_VARIABLES):
             yield lambda done, doing: None
         elif sys.stderr.isatty():
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -222,19 +219,12 @@ def cell_text(cell: object) -> str:
     return "" if cell is None else printable(str(cell))
 
 
-def check_output_file(option: str, path: Path) -> None:
-    """Check that an output path can be written as a regular file."""
+def check_output_file(path: Path) -> None:
+    """Check that an output path can be written as a regular file.
+
+    Raises:
+        FolderUnusable: Its folder cannot be written to.
+    """
     if path.exists() and not path.is_file():
-        raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
-    check_output_folder(option, path.absolute().parent, path)
-
-
-def check_output_folder(option: str, folder: Path, path: Path | None = None) -> None:
-    """Check that new files can be made in a folder, which need not exist."""
-    try:
-        with TemporaryFile(dir=nearest_existing(folder)):
-            pass
-    except OSError as error:
-        raise BadArgument(
-            f"{option} {str(path or folder)!r} cannot be written ({error.strerror}). Choose another path."
-        ) from error
+        raise BadArgument(f"--out {str(path)!r} cannot be a file. Choose another name.")
+    folder_to_write(path.absolute().parent)

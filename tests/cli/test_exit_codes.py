@@ -48,7 +48,7 @@ USAGE: list[tuple[list[str], str]] = [
     ([*EVAL, "-l", "256", "--text", "PIPE"], "pipe"),
     ([*EVAL, "--out", "FOLDER"], "cannot be a file"),
     ([*EVAL, "--out", "FILE"], "results of eval"),
-    ([*EVAL, "--out", "FILE/x.json"], "cannot be written"),
+    ([*EVAL, "--out", "FILE/x.json"], "is a file"),
     ([*COMPARE, "-l", "abc"], "'abc'"),
     ([*TUNE, "--learning-rate", "nan"], "learning_rate"),
     ([*TUNE, "--set", "length=99999"], "99999"),

@@ -13,7 +13,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.commands.info import environment
 from hf_posenc.cli.errors import FAILED, PARTLY
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.output import check_output_folder
+from hf_posenc.core.files.paths import folder_to_write
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
@@ -90,7 +90,7 @@ def bench(
         )
     chosen = cli.lengths_of("--lengths", lengths) or [512, 2048]
     if out is not None:
-        check_output_folder("--out", out)
+        folder_to_write(out)
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, trained, dtype)

@@ -13,7 +13,6 @@ from hf_posenc.cli import output
 from hf_posenc.cli.commands.finetune_result import resume_hint
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.errors import FAILED, PARTLY
-from hf_posenc.cli.output import check_output_folder
 from hf_posenc.cli.settings import SOURCES, Lengths, Samples, Settings, Tasks, Text, measured_settings
 
 if TYPE_CHECKING:
@@ -97,7 +96,6 @@ def compare(
     from hf_posenc.eval import compare as run
     from hf_posenc.eval.settings import CompareSettings
 
-    check_output_folder("--out", out)
     given, other = measured_settings(
         context, CompareSettings, NOT_SETTINGS, tasks=cli.words_of(tasks), lengths=cli.words_of(lengths),
         samples=samples, text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
@@ -177,7 +175,6 @@ def demo(
     """
     from hf_posenc.eval import compare
 
-    check_output_folder("--out", out)
     with resume_hint(context), output.progress() as progress:
         comparison = compare(
             "starter:llama", out=out, dtype="float32", against="unpatched", command=cli.command_line(context),

@@ -88,7 +88,7 @@ def show(rows: list[dict[str, object]], remarks: list[str], as_json: bool) -> No
 
 def check_replaces_results(path: Path) -> None:
     """Check that results replace nothing but earlier ones: a mistyped name must not cost a text or a model."""
-    check_output_file("--out", path)
+    check_output_file(path)
     if not path.exists() or not path.stat().st_size:
         return
     with suppress(ValueError):

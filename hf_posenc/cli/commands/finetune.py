@@ -24,8 +24,8 @@ from hf_posenc.cli.commands.finetune_result import (
 )
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.output import check_output_folder
 from hf_posenc.cli.settings import SOURCES, TEXT_FIELD, set_option, settings_of, text_sources
+from hf_posenc.core.files.paths import folder_to_write
 
 if TYPE_CHECKING:
     from torch import nn
@@ -127,8 +127,9 @@ def finetune(
     from hf_posenc.training import finetune as train
     from hf_posenc.training.emit import emit_run
     from hf_posenc.training.recipes import recipe_of
+    from hf_posenc.training.run_folder import check_folder
 
-    check_unused(out, resume)
+    check_folder(Path(folder_to_write(out)), resume=resume)
     if emit is not None:
         check_emits(resume=resume, find_learning_rate=find_learning_rate, held_out=held_out, json=as_json)
     again = "" if resume else "--resume"
@@ -172,13 +173,12 @@ def finetune(
     if find_learning_rate:
         show_rate(tested, context, as_json)
     elif tuned.first:  # of several processes, one reports
-        with resume_hint(context, again):  # the picture is drawn last, after the losses are shown
-            kind = "model" if training.method == "full" else "adapter"
-            show_result(tuned, lengths_of(patched)[0], out, kind, as_json)
-            if not as_json:
-                if text and not held_out and not tuned.start.held_out_tokens:
-                    output.show_text(MEASURED_ON_SOURCES)
-                show_next(after_finetune(out, tuned.model))
+        kind = "model" if training.method == "full" else "adapter"
+        show_result(tuned, lengths_of(patched)[0], out, kind, as_json)
+        if not as_json:
+            if text and not held_out and not tuned.start.held_out_tokens:
+                output.show_text(MEASURED_ON_SOURCES)
+            show_next(after_finetune(out, tuned.model))
 
 
 def check_emits(**given: Any) -> None:
@@ -202,14 +202,6 @@ def cards_of(given: Any, emit: str | None) -> int:
             f"--set cards={given} is for runs of TRL. Pass --emit trl, or start this command under accelerate launch."
         )
     return given
-
-
-def check_unused(out: Path, resuming: bool) -> None:
-    """Refuse to mix a run with anything else in one folder."""
-    from hf_posenc.training.run_folder import check_folder
-
-    check_output_folder("--out", out)
-    check_folder(out, resume=resuming)
 
 
 def base_model(name: str) -> ModelName:

@@ -11,9 +11,8 @@ from typer import Context
 from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.output import check_output_folder
 from hf_posenc.cli.settings import TEXT_FIELD, Text, set_option, settings_of, text_sources
-from hf_posenc.core.files.paths import check_not_taken
+from hf_posenc.core.files.paths import check_not_taken, folder_to_write
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
@@ -83,7 +82,7 @@ def probe(
         from hf_posenc.insight.probe.plots import PLOTS
 
         require_matplotlib()
-        check_output_folder("--out", out)
+        folder_to_write(out)
         check_not_taken(out, (RESULTS, *(f"{name}.png" for name in PLOTS)), (RESULTS,))
     named, options, measured_on = cli.model_named(model, base), cli.scheme_options(scheme, option), device_of(device)
     with output.progress() as progress:

@@ -112,7 +112,7 @@ def draw(request: PlotRequest, names: Sequence[str] | None, out: Path | None, *,
     from hf_posenc.insight.plots import save as saving
 
     path = out or FOLDER / "x.png"
-    check_output_file("--out", path)
+    check_output_file(path)
     saving.check_ending(path)
     if out or not as_json:
         require_matplotlib()
