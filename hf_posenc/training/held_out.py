@@ -7,7 +7,6 @@ tokenised first, and the whole of it only where that gives other tokens.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,7 @@ from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import CheckpointMismatch, PosEncError, shown
 from hf_posenc.texts import Document, HubDataset, TextSource, rendered
-from hf_posenc.texts.document import PREFIX, TEXT
+from hf_posenc.texts.document import TEXT
 from hf_posenc.training.config import Count, Lengths
 from hf_posenc.training.corpus import Corpus, tokenise
 from hf_posenc.training.dataset import HeldOutWindows
@@ -113,42 +112,24 @@ class HeldOut:
         Raises:
             CheckpointMismatch: The text is gone, or has other tokens now.
         """
-        self.check_there()
         source = TextSource.of_names(self.texts, field=self.field) if self.texts else unnamed
         try:
             documents = last_documents(source.documents(), tokenizer, CHARACTERS * self.tokens)
-            end = self.end_of(tokenise(tokenizer, documents))
+            end = tail(tokenise(tokenizer, documents), self.tokens)
             if digest_of(end.tokens) != self.digest:
-                end = self.end_of(tokenise(tokenizer, source.documents()))
+                end = tail(tokenise(tokenizer, source.documents()), self.tokens)
         except PosEncError as error:
             raise CheckpointMismatch(
-                f"The run held out {self}, which cannot be read: {error} Restore that text, or name another to "
-                "measure on (--text)."
+                f"The run held out {self}, which cannot be read: {error} Restore that text, or name "
+                "another to measure on (--text)."
             ) from error
         if digest_of(end.tokens) != self.digest:
             raise CheckpointMismatch(
                 f"The held-out text of the run, {self}, has changed: the digest of its tokens is "
-                f"{shown(digest_of(end.tokens))} and was {shown(self.digest)}. Restore that text, or name another to "
-                "measure on (--text)."
+                f"{shown(digest_of(end.tokens))} and was {shown(self.digest)}. Restore that text, or name "
+                "another to measure on (--text)."
             )
         return end
-
-    def check_there(self) -> None:
-        """Refuse texts that are gone.
-
-        Raises:
-            CheckpointMismatch: One of them is.
-        """
-        gone = [text for text in self.texts if not text.startswith(PREFIX) and not os.path.exists(text)]
-        if gone:
-            raise CheckpointMismatch(
-                f"The held-out text of the run, {self}, is missing: {', '.join(gone)} is neither there, nor in the "
-                "folder of the run, nor beside it. Put the text there, or name one to measure on (--text)."
-            )
-
-    def end_of(self, corpus: Corpus) -> Corpus:
-        """As many tokens at the end of a text as were held out, or all of a shorter one."""
-        return tail(corpus, min(self.tokens, len(corpus.tokens)))
 
 
 def last_documents(

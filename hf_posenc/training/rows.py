@@ -187,7 +187,7 @@ def split_end(corpus: Corpus, needed: int) -> tuple[Corpus, Corpus | None]:
 
 
 def tail(corpus: Corpus, count: int) -> Corpus:
-    """The last ``count`` tokens; the first document begins with them."""
-    border = len(corpus.tokens) - count
+    """The last ``count`` tokens, or all of a shorter text; the first document begins with them."""
+    border = max(0, len(corpus.tokens) - count)
     starts = corpus.starts[corpus.starts > border] - border
     return replace(corpus, tokens=corpus.tokens[border:], starts=torch.cat((torch.zeros(1, dtype=torch.long), starts)))
