@@ -18,7 +18,7 @@ from hf_posenc.errors import WrongKind, shown
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.texts import Document, TextNames, TextSource
 from hf_posenc.texts.document import TEXT, HubDataset
-from hf_posenc.texts.files import AS_TOKENS, check_size
+from hf_posenc.texts.files import check_size
 from hf_posenc.texts.source import texts_digest
 
 DEFAULT = "standard library"
@@ -72,7 +72,7 @@ def measured_text(given: TextToMeasure, *, field: str = TEXT) -> MeasuredText:
     for document in source.documents():
         documents.append(document)
         size += len(document.content) if isinstance(document.content, str) else len(str(document.content))
-        check_size(str(label), size, AS_TOKENS)  # all of it is tokenised at once
+        check_size(str(label), size)  # all of it is tokenised at once
     check_words(documents, label)
     digest = texts_digest(json.dumps(document.content, sort_keys=True).encode() for document in documents)
     return MeasuredText(tuple(documents), label, digest)

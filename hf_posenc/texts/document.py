@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hf_posenc.errors import MissingPackage, UnreadableDocuments, first_line, shown
@@ -116,8 +114,6 @@ def document_of(record: object, field: str, name: str, place: str) -> Document:
 
 DatasetObject: TypeAlias = "Dataset | DatasetDict | IterableDataset | IterableDatasetDict"
 """An object of the `datasets` library, which is not loaded for it."""
-SAVED = ("state.json", "dataset_dict.json")
-"""Files by which a folder is known that ``save_to_disk`` wrote: of a dataset, and of several splits."""
 PREFIX = "hub:"
 
 
@@ -147,29 +143,6 @@ def dataset_documents(dataset: Any, field: str, name: str = "dataset") -> Iterat
         dataset = dataset.select_columns([column_of(columns, field, name)])
     for number, record in enumerate(dataset):
         yield document_of(record, field, f"{name}:{number}", f"record {number} of {name}")
-
-
-def is_saved_dataset(folder: Path) -> bool:
-    """Whether ``save_to_disk`` wrote a folder."""
-    return any(os.path.isfile(folder / name) for name in SAVED)
-
-
-def saved_documents(folder: Path, field: str) -> Iterator[Document]:
-    """The documents of a folder that ``save_to_disk`` wrote, memory-mapped.
-
-    Raises:
-        MissingPackage: `datasets` is not installed.
-        UnreadableDocuments: The folder is damaged, or holds several splits.
-    """
-    library = datasets_library()
-    try:
-        found = library.load_from_disk(str(folder))
-    except Exception as error:  # of `datasets` and pyarrow
-        raise UnreadableDocuments(
-            f"The dataset in {shown(str(folder))} cannot be loaded: {first_line(error)}. Save it again."
-        ) from error
-    splits = " or ".join(str(folder / split) for split in found) if isinstance(found, Mapping) else ""
-    yield from dataset_documents(only_split(found, str(folder), splits), field, folder.name)
 
 
 @dataclass(frozen=True)

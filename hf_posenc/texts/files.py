@@ -18,8 +18,6 @@ from hf_posenc.errors import MissingPackage, UnreadableDocuments, first_line, sh
 
 AS_TOKENS = 300
 """Bytes of memory per byte of text while a tokenizer processes it with offsets: 185 … 271 measured."""
-AS_TEXT = 8
-"""The same where a text is only held."""
 
 
 @contextmanager
@@ -53,10 +51,9 @@ def whole_text(path: Path) -> str:
     """The text of a file as one document.
 
     Raises:
-        UnreadableDocuments: there is no such file, it is no text, or it takes more than half of the memory.
+        UnreadableDocuments: there is no such file, or it is no text.
     """
     with opened(path) as stream:
-        check_size(path.name, path.stat().st_size, AS_TEXT)
         text = stream.read()
     if "\0" in text:
         raise UnreadableDocuments(
@@ -66,18 +63,13 @@ def whole_text(path: Path) -> str:
     return text
 
 
-def check_size(name: str, size: int, takes: int) -> None:
+def check_size(name: str, size: int) -> None:
     """Refuse a document of ``size`` characters that would take more than half of the memory.
-
-    Args:
-        name: of the document.
-        size: characters, or bytes.
-        takes: bytes of memory for each of them.
 
     Raises:
         UnreadableDocuments: The document is too large.
     """
-    wanted, room = size * takes, main_memory() // 2
+    wanted, room = size * AS_TOKENS, main_memory() // 2
     if wanted > room:
         raise UnreadableDocuments(
             f"The document {shown(name)} has {size / 2**20:,.0f} MiB, which need about {wanted / 2**30:,.1f} GiB of "
@@ -155,5 +147,5 @@ FORMATS: dict[str, Callable[[Path], Records]] = {
     ".jsonl": json_lines, ".ndjson": json_lines, ".json": json_file, ".parquet": parquet_file,
 }  # fmt: skip
 """Readers of files of records, by the end of their names."""
-CONVERTED = (".csv", ".gz")
+CONVERTED = (".csv", ".gz", ".arrow")
 """Ends of the names of files of text that another program must write in a form that is read."""

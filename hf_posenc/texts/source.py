@@ -20,8 +20,6 @@ from hf_posenc.texts.document import (
     document_of,
     is_dataset,
     is_iterable_dataset,
-    is_saved_dataset,
-    saved_documents,
 )
 from hf_posenc.texts.files import CONVERTED, FORMATS, whole_text
 
@@ -148,9 +146,9 @@ def kinds_of(part: Any) -> set[str]:
     """The formats in a part of a source, as ends of file names; a dataset counts as Parquet, a `str` as nothing."""
     if isinstance(part, str):
         return set()
-    path = part.expanduser() if isinstance(part, Path) else None
-    if path is None or is_saved_dataset(path):
+    if not isinstance(part, Path):
         return {".parquet"}
+    path = part.expanduser()
     if not os.path.isdir(path):
         return {kind_of(path) if kind_of(path) in FORMATS else ".txt"}
     return {kind_of(file) for file in files_below(path)}
@@ -166,8 +164,6 @@ def path_documents(path: Path, field: str) -> Iterator[Document]:
         ) from error
     if not is_folder:
         yield from file_documents(path, field)
-    elif is_saved_dataset(path):
-        yield from saved_documents(path, field)
     else:
         for file in files_below(path):
             yield from file_documents(file, field)
@@ -199,15 +195,15 @@ def kind_of(path: Path) -> str:
 
 
 def check_kind(path: Path) -> None:
-    """Refuse a file that would be read as plain text, and is none.
+    """Refuse a file that would be read as plain text, or left out of a folder, and is none.
 
     Raises:
-        UnreadableDocuments: it is a CSV or compressed file.
+        UnreadableDocuments: it is a CSV, Arrow or compressed file.
     """
     if kind_of(path) in CONVERTED:
         raise UnreadableDocuments(
-            f"The file {shown(str(path))} is in a format that is not read. Unpack it with gunzip, or write CSV as "
-            'JSON Lines: pandas.read_csv(…).to_json("a.jsonl", orient="records", lines=True).'
+            f"The file {shown(str(path))} is in a format that is not read. Unpack it with gunzip, write a dataset with "
+            'to_parquet, or CSV as JSON Lines: pandas.read_csv(…).to_json("a.jsonl", orient="records", lines=True).'
         )
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hf_posenc.patching.weights import check_unknown_share
 from hf_posenc.texts import Document, rendered
-from hf_posenc.texts.files import AS_TOKENS, check_size
+from hf_posenc.texts.files import check_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -102,7 +102,7 @@ def texts_of(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase) 
     """The texts of documents."""
     for document in documents:
         text = rendered(document, tokenizer)
-        check_size(document.name, len(text), AS_TOKENS)
+        check_size(document.name, len(text))
         yield text
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset
 
 Writer = Callable[[Path, Sequence[str]], Path]
 
@@ -44,11 +43,6 @@ def parquet(folder: Path, texts: Sequence[str]) -> Path:
     return file
 
 
-def saved(folder: Path, texts: Sequence[str]) -> Path:
-    Dataset.from_dict({"n": list(range(len(texts))), "text": list(texts)}).save_to_disk(str(folder / "saved"))
-    return folder / "saved"
-
-
 def files(folder: Path, texts: Sequence[str]) -> Path:
     """A folder of plain text, one file for each document."""
     (folder / "books" / "deep").mkdir(parents=True)
@@ -62,5 +56,5 @@ def files(folder: Path, texts: Sequence[str]) -> Path:
 
 
 RECORDS: tuple[Writer, ...] = (
-    jsonl, jsonl_as_written, json_array, json_lines_as_json, parquet, saved,
+    jsonl, jsonl_as_written, json_array, json_lines_as_json, parquet,
 )  # fmt: skip

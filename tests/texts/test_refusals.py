@@ -15,8 +15,7 @@ from datasets import Dataset, DatasetDict
 
 from hf_posenc.errors import UnreadableDocuments, WrongKind
 from hf_posenc.texts import Document, TextSource, rendered
-
-from .formats import saved
+from hf_posenc.texts.files import check_size
 
 CHAT = '{"messages": [{"role": "user", "content": "Hello?"}]}'
 BROKEN: list[tuple[str, str | bytes, str]] = [
@@ -65,16 +64,9 @@ def mixed(folder: Path) -> Path:
     return folder
 
 
-def damaged(folder: Path) -> Path:
-    path = saved(folder, ["one"])
-    (path / "state.json").write_text("{")
-    return path
-
-
-def splits(folder: Path) -> Path:
-    dataset = Dataset.from_dict({"text": ["one"]})
-    DatasetDict(train=dataset, test=dataset).save_to_disk(str(folder / "two"))
-    return folder / "two"
+def saved(folder: Path) -> Path:
+    Dataset.from_dict({"text": ["one"]}).save_to_disk(str(folder / "saved"))
+    return folder / "saved"
 
 
 PLACES: list[tuple[Callable[[Path], Path], str]] = [
@@ -84,8 +76,7 @@ PLACES: list[tuple[Callable[[Path], Path], str]] = [
     (pipe, "a pipe or a device"),
     (empty, "Files that count end in .json"),
     (mixed, "b.csv' is in a format that is not read"),
-    (damaged, "saved' cannot be loaded"),
-    (splits, "splits train, test. Choose one: .+two/train or .+two/test"),
+    (saved, "to_parquet"),
 ]
 
 
@@ -142,8 +133,7 @@ def test_conversations_need_a_template(tmp_path: Path) -> None:
         rendered(document, Strict())
 
 
-def test_a_text_larger_than_memory_is_refused_as_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_larger_than_memory_is_refused_as_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_posenc.texts.files.main_memory", lambda: 16 << 10)
-    (tmp_path / "a.txt").write_text("word " * 1000)
     with pytest.raises(UnreadableDocuments, match=r"there is room for 0.0. Split it into files"):
-        read(tmp_path / "a.txt")
+        check_size("a.txt", 1000)
