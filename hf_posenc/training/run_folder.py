@@ -65,8 +65,8 @@ GROUPS = "attention_groups"
 MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
 STREAMED = "streamed"
 """In place of a number of rows: more steps read more of the text."""
-DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
-"""Settings that are digests, and what of."""
+NAMES = {MODEL: "model (digest)", CORPUS: "text (digest)", CODE: "code of the scheme (digest)"}
+"""Digests among the settings, as a message names them."""
 
 
 def claim_folder(
@@ -243,15 +243,9 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
         )
     free = {"steps"} if counted else set()
     for name in sorted((before.keys() | now.keys()) - free):
-        earlier, asked = shown(before.get(name)), shown(now.get(name))
-        if before.get(name) == now.get(name):
-            continue
-        if name in DIGESTS:
+        earlier, asked = before.get(name), now.get(name)
+        if earlier != asked:
             raise CheckpointMismatch(
-                f"The run in {folder} was started with another {DIGESTS[name]}: its digest was {earlier}, and is "
-                f"{asked}. Pass the {DIGESTS[name]} that the run was started with, or choose another folder."
+                f"The run in {folder} was started with another {NAMES.get(name, name)}: {shown(earlier)} then, "
+                f"{shown(asked)} now. Resume it with the same model, text and settings, or choose another folder."
             )
-        raise CheckpointMismatch(
-            f"The run in {folder} had {name}={earlier}, this one has {asked}. "
-            "Resume it with the same settings, or choose another folder."
-        )

@@ -205,7 +205,7 @@ def test_a_run_with_a_setting_that_is_gone_resumes_where_it_had_no_effect(groups
     if groups == 1:
         again()
     else:
-        with pytest.raises(CheckpointMismatch, match="attention_groups=4"):
+        with pytest.raises(CheckpointMismatch, match="attention_groups: 4 then"):
             again()
 
 
@@ -223,9 +223,9 @@ def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
     model = patch_model(llama(), "t5", factor=FACTOR)
     with pytest.raises(CheckpointMismatch, match="earlier run"):
         tune(model, tokenizer, out=killed)
-    with pytest.raises(CheckpointMismatch, match="rank=2, this one has 4"):
+    with pytest.raises(CheckpointMismatch, match="another rank: 2 then, 4 now"):
         tune(model, tokenizer, out=killed, rank=4, resume=True)
-    with pytest.raises(CheckpointMismatch, match="scheme="):
+    with pytest.raises(CheckpointMismatch, match="another scheme"):
         tune(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, out=killed, resume=True)
     with pytest.raises(CheckpointMismatch, match="for 6 steps, and 4"):
         tune(model, tokenizer, steps=4, out=killed, save_every=2, resume=True)
@@ -233,10 +233,10 @@ def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
     with torch.no_grad():
         for weight in other.parameters():
             weight *= 1.001
-    with pytest.raises(CheckpointMismatch, match="started with another model"):
+    with pytest.raises(CheckpointMismatch, match="started with another model .digest"):
         tune(other, tokenizer, out=killed, save_every=2, resume=True)
     texts = TEXTS[::-1]  # as many rows
-    with pytest.raises(CheckpointMismatch, match="started with another text"):
+    with pytest.raises(CheckpointMismatch, match="started with another text .digest"):
         tune(model, tokenizer, texts=texts, out=killed, save_every=2, resume=True)
     shutil.rmtree(killed)
     tune(model, tokenizer, out=killed, steps=1, resume=True)  # nothing to resume: a fresh start
