@@ -190,16 +190,10 @@ def check_emits(**given: Any) -> None:
 
 
 def cards_of(given: Any, emit: str | None) -> int:
-    """Check ``--set cards``.
-
-    Raises:
-        BadArgument: it is no number of cards, or the run is not written for another framework.
-    """
-    if type(given) is not int or given < 1:
-        raise BadArgument(f"--set cards takes a number of at least 1, got {given!r}. Write cards=8.")
-    if given > 1 and emit is None:
+    """Check ``--set cards``."""
+    if type(given) is not int or given < 1 or (given > 1 and emit is None):
         raise BadArgument(
-            f"--set cards={given} is for runs of TRL. Pass --emit trl, or start this command under accelerate launch."
+            f"--set cards takes a number of at least 1 for a run of TRL, got {given!r}. Write --emit trl --set cards=8."
         )
     return given
 
