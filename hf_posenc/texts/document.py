@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hf_posenc.errors import MissingPackage, UnreadableDocuments, first_line, shown
+from hf_posenc.errors import UnreadableDocuments, first_line, shown
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
@@ -37,7 +37,6 @@ def rendered(document: Document, tokenizer: Any) -> str:
 
     Raises:
         UnreadableDocuments: the tokenizer has no chat template, or its template refuses the conversation.
-        MissingPackage: jinja2, which chat templates need, is not installed.
     """
     if isinstance(document.content, str):
         return document.content
@@ -48,8 +47,8 @@ def rendered(document: Document, tokenizer: Any) -> str:
         )
     try:
         return str(tokenizer.apply_chat_template(document.content, tokenize=False))
-    except ImportError as error:
-        raise MissingPackage("Chat templates need jinja2, which is not installed. pip install jinja2") from error
+    except ImportError:  # transformers says that chat templates need jinja2
+        raise
     except Exception as error:  # jinja2 and the template itself raise what they like
         raise UnreadableDocuments(
             f"The chat template refuses the conversation {document.name}: {first_line(error)}. "
@@ -182,10 +181,10 @@ class HubDataset:
         """The dataset: downloaded once and memory-mapped, or streamed.
 
         Raises:
-            MissingPackage: `datasets` is not installed.
             UnreadableDocuments: it cannot be loaded, or has several splits and none is chosen.
         """
-        load_dataset = datasets_library().load_dataset
+        from datasets import load_dataset
+
         try:
             found = load_dataset(self.name, self.config, split=self.split, streaming=streaming)
         except Exception as error:  # the library raises a dozen types, some of them of other libraries
@@ -208,16 +207,3 @@ def only_split(found: Any, name: str, advice: str) -> Any:
             raise UnreadableDocuments(f"The dataset {shown(name)} has no splits: it is empty. Name another dataset.")
         raise UnreadableDocuments(f"The dataset {shown(name)} has the splits {', '.join(found)}. Choose one: {advice}.")
     return next(iter(found.values()))
-
-
-def datasets_library() -> Any:
-    """The `datasets` library.
-
-    Raises:
-        MissingPackage: The library is not installed.
-    """
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingPackage("Datasets need the package datasets. pip install 'hf-posenc[train]'") from error
-    return datasets

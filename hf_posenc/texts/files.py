@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hf_posenc.core.memory import main_memory
-from hf_posenc.errors import MissingPackage, UnreadableDocuments, first_line, shown
+from hf_posenc.errors import UnreadableDocuments, first_line, shown
 
 AS_TOKENS = 300
 """Bytes of memory per byte of text while a tokenizer processes it with offsets: 185 … 271 measured."""
@@ -123,13 +123,10 @@ def parquet_file(path: Path) -> Records:
     """The rows of a Parquet file.
 
     Raises:
-        MissingPackage: pyarrow, which comes with `datasets`, is not installed.
         UnreadableDocuments: the file is no Parquet file.
     """
-    try:
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise MissingPackage("Parquet files need pyarrow, which is not installed. pip install datasets") from error
+    from pyarrow.parquet import ParquetFile  # comes with `datasets`
+
     try:
         with ParquetFile(path) as file:
             rows = (row for batch in file.iter_batches(batch_size=ROWS_AT_ONCE) for row in batch.to_pylist())

@@ -93,7 +93,6 @@ class TextSource:
 
         Raises:
             UnreadableDocuments: one cannot be read.
-            MissingPackage: a package is missing that reads them.
         """
         self.check_field()
         for number, part in enumerate(self.parts, 1):
