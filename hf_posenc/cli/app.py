@@ -24,85 +24,50 @@ from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.global_options import DEBUG, IMPORT, BadArgument
 
-COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
-    "list": (list_command, ("", "--model bert", "--json")),
-    "info": (info, ("yarn", "yarn+logn --bibtex", "rerope --json")),
-    "show": (
-        show,
-        (
-            "rope",
-            "pi ntk yarn llama3 --picture frequencies --factor 8 --out frequencies.svg",
-            "sinusoidal --picture clock --position 10",
-        ),
-    ),
-    "advise": (
-        advise,
-        ("--model starter:llama --target-length 2k", "--model starter:bert --target-length 1024 --json"),
-    ),
-    "check": (
-        check,
-        (
-            "--model starter:llama --scheme yarn --factor 4",
-            "--model starter:llama --scheme rerope --factor 4 --option window=128",
-        ),
-    ),
-    "eval": (
-        evaluate,
-        (
-            "--model starter:llama --lengths 256,512",
-            "--model starter:llama --scheme yarn --factor 4 --out results/yarn.json",
-            "-m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --set limit=4",
-        ),
-    ),
-    "compare": (
-        compare,
-        (
-            "--model starter:llama --schemes unpatched,yarn,self_extend --lengths 256,512,1024",
-            "-m starter:llama -s yarn:beta_fast=16 -s self_extend:group=8,window=128 --out results/two",
-            "-m starter:llama -s unpatched,yarn,rerope,window --rank --out results/ranked",
-        ),
-    ),
-    "probe": (
-        probe,
-        (
-            "--model starter:llama --out results/probe",
-            "--model starter:llama --scheme yarn --factor 4 --out results/yarn",
-        ),
-    ),
-    "bench": (
-        bench,
-        (
-            "--schemes yarn,alibi,self_extend --lengths 512,2048",
-            "--shape 2,512,8,2 -s alibi,rerope -l 4096 --cases decode,train --dtype bfloat16",
-        ),
-    ),
-    "finetune": (
-        finetune,
-        (
-            "--model starter:llama --scheme yarn --factor 8 --out runs/yarn8",
-            "-m M -s yarn -f 4 --text book.txt --steps 200 --set rank=8 --set bf16=true --out runs/m",
-            "-m M -s yarn -f 4 --text book.txt --find-learning-rate",
-            "--model starter:llama --scheme yarn --factor 8 --out runs/yarn8 --resume",
-        ),
-    ),
-    "export": (
-        export,
-        (
-            "--model starter:llama --scheme yarn --factor 8 --out plain-yarn",
-            "--model starter:llama --scheme ntk --factor 4 --out plain-ntk --json",
-        ),
-    ),
-    "merge": (
-        merge,
-        (
-            "--model runs/yarn8 --out merged-yarn8",
-            "--model owner/adapter --base ./my-model --out merged --dtype bfloat16",
-        ),
-    ),
-    "demo": (demo, ("", "--quick --out results/quick")),
-    "env": (env, ("", "--json")),
-}
-"""Name of a command → its function, and the words of its examples."""
+COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_command, "info": info, "show": show, "advise": advise, "check": check, "eval": evaluate,
+    "compare": compare, "probe": probe, "bench": bench, "finetune": finetune, "export": export, "merge": merge,
+    "demo": demo, "env": env,
+}  # fmt: skip
+"""Commands by name, in the order of ``hf-posenc --help``."""
+EXAMPLES = """
+list
+list --model bert
+list --json
+info yarn
+info yarn+logn --bibtex
+info rerope --json
+show rope
+show pi ntk yarn llama3 --picture frequencies --factor 8 --out frequencies.svg
+show sinusoidal --picture clock --position 10
+advise --model starter:llama --target-length 2k
+advise --model starter:bert --target-length 1024 --json
+check --model starter:llama --scheme yarn --factor 4
+check --model starter:llama --scheme rerope --factor 4 --option window=128
+eval --model starter:llama --lengths 256,512
+eval --model starter:llama --scheme yarn --factor 4 --out results/yarn.json
+eval -m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --set limit=4
+compare --model starter:llama --schemes unpatched,yarn,self_extend --lengths 256,512,1024
+compare -m starter:llama -s yarn:beta_fast=16 -s self_extend:group=8,window=128 --out results/two
+compare -m starter:llama -s unpatched,yarn,rerope,window --rank --out results/ranked
+probe --model starter:llama --out results/probe
+probe --model starter:llama --scheme yarn --factor 4 --out results/yarn
+bench --schemes yarn,alibi,self_extend --lengths 512,2048
+bench --shape 2,512,8,2 -s alibi,rerope -l 4096 --cases decode,train --dtype bfloat16
+finetune --model starter:llama --scheme yarn --factor 8 --out runs/yarn8
+finetune -m M -s yarn -f 4 --text book.txt --steps 200 --set rank=8 --set bf16=true --out runs/m
+finetune -m M -s yarn -f 4 --text book.txt --find-learning-rate
+finetune --model starter:llama --scheme yarn --factor 8 --out runs/yarn8 --resume
+export --model starter:llama --scheme yarn --factor 8 --out plain-yarn
+export --model starter:llama --scheme ntk --factor 4 --out plain-ntk --json
+merge --model runs/yarn8 --out merged-yarn8
+merge --model owner/adapter --base ./my-model --out merged --dtype bfloat16
+demo
+demo --quick --out results/quick
+env
+env --json
+"""
+"""Examples in the help of each command, which is the first word of a line."""
 
 LAST = ("Output", "Options")
 """Headings that come last; the second is that of options without a heading."""
@@ -157,8 +122,9 @@ def examples(*lines: str) -> str:
     return "\b\n" + "\n".join(("Examples:", *(f"  hf-posenc {line}".rstrip() for line in lines)))
 
 
-for name, (function, words) in COMMANDS.items():
-    app.command(name, cls=Command, epilog=examples(*(f"{name} {line}" for line in words)))(function)
+for name, function in COMMANDS.items():
+    own = [line for line in EXAMPLES.splitlines() if line.split()[:1] == [name]]
+    app.command(name, cls=Command, epilog=examples(*own))(function)
 
 
 def version(requested: bool) -> None:
