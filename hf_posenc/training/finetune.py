@@ -27,10 +27,8 @@ from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.length_trainer import (
     LabellingCollator,
     LengthTrainer,
-    evaluation_settings,
     float32_masters,
     masked_loss,
-    trainer_settings,
     training_arguments,
 )
 from hf_posenc.training.loss_curve import LossPoint, points
@@ -136,10 +134,9 @@ def finetune(
         path = folder or Path(held.enter_context(TemporaryDirectory()))
         checkpoint = last_complete(path) if resume else None
         asked = training_arguments(
-            trainer_settings(inputs.training, str(path), keep=folder is not None, autocast=masters)
-            | evaluation_settings(inputs.training, inputs.windows, fresh=checkpoint is None),
-            arguments,
-        )
+            inputs.training, inputs.windows, arguments, folder=str(path), keep=folder is not None, autocast=masters,
+            fresh=checkpoint is None,
+        )  # fmt: skip
         set_seed(inputs.training.seed)
         held.enter_context(rollback_on_error(model))
         trained = adapted(model, peft_config_of(model, inputs.training))

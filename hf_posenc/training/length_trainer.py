@@ -118,26 +118,35 @@ def masked_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int |
 CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 
 
-def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
-    """`TrainingArguments` of a run; the caller's override the others."""
+def training_arguments(
+    training: Training,
+    windows: Mapping[str, Any] | None,
+    more: Any,
+    *,
+    folder: str,
+    keep: bool,
+    autocast: bool,
+    fresh: bool,
+) -> TrainingArguments:
+    """`TrainingArguments` of a run.
+
+    Args:
+        training: settings of the run.
+        windows: that are measured; None for none.
+        more: the caller's own arguments, which override the others.
+        folder: of the checkpoints.
+        keep: whether there are checkpoints.
+        autocast: whether the run computes in bfloat16 whatever its settings are.
+        fresh: whether the run begins; a resumed one has been measured before its first step already.
+    """
     from transformers import TrainingArguments
     from transformers.integrations import get_reporting_integration_callbacks
 
     if more is not None and not isinstance(more, Mapping):
         raise WrongKind(f"arguments is a mapping from names to values, got {shown(more)}. Pass a dictionary.")
-    try:
-        arguments = TrainingArguments(**{**settings, **(more or {})})
-        get_reporting_integration_callbacks(arguments.report_to)  # refuses experiment trackers it does not know
-    except (TypeError, ValueError, AttributeError, ImportError) as error:
-        raise TrainingImpossible(
-            f"TrainingArguments refuses what was asked for: {first_line(error)}. Correct arguments."
-        ) from error
-    return arguments
-
-
-def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: bool) -> dict[str, Any]:
-    """`TrainingArguments` of a run."""
-    return {
+    # A share of unknown steps is a number below 1; where they are known, the number that a checkpoint stores.
+    half = 0.5 if training.steps is None else ceil(training.steps / 2)
+    settings = {
         **training.arguments,
         "output_dir": folder,
         "per_device_eval_batch_size": 1,
@@ -152,7 +161,21 @@ def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: b
         **(checkpointing() if training.gradient_checkpointing else {}),
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "use_cpu": not torch.accelerator.is_available(),
+        "eval_strategy": "no",
     }
+    if windows is not None:
+        settings |= {
+            "eval_strategy": "steps", "eval_steps": training.eval_every or half, "eval_on_start": fresh,
+            "prediction_loss_only": True,
+        }  # fmt: skip
+    try:
+        arguments = TrainingArguments(**{**settings, **(more or {})})
+        get_reporting_integration_callbacks(arguments.report_to)  # refuses experiment trackers it does not know
+    except (TypeError, ValueError, AttributeError, ImportError) as error:
+        raise TrainingImpossible(
+            f"TrainingArguments refuses what was asked for: {first_line(error)}. Correct arguments."
+        ) from error
+    return arguments
 
 
 def checkpointing() -> dict[str, Any]:
@@ -161,20 +184,6 @@ def checkpointing() -> dict[str, Any]:
 
     name = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
     return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
-
-
-def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *, fresh: bool) -> dict[str, Any]:
-    """`TrainingArguments` of the evaluations; a resumed run has already done the one before its first step."""
-    if windows is None:
-        return {"eval_strategy": "no"}
-    # A share of unknown steps is a number below 1; where they are known, the number that a checkpoint stores.
-    half = 0.5 if training.steps is None else ceil(training.steps / 2)
-    return {
-        "eval_strategy": "steps",
-        "eval_steps": training.eval_every or half,
-        "eval_on_start": fresh,
-        "prediction_loss_only": True,
-    }
 
 
 @contextmanager

@@ -233,10 +233,10 @@ def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
     with torch.no_grad():
         for weight in other.parameters():
             weight *= 1.001
-    with pytest.raises(CheckpointMismatch, match="started with another model .digest"):
+    with pytest.raises(CheckpointMismatch, match="started with another model"):
         tune(other, tokenizer, out=killed, save_every=2, resume=True)
     texts = TEXTS[::-1]  # as many rows
-    with pytest.raises(CheckpointMismatch, match="started with another text .digest"):
+    with pytest.raises(CheckpointMismatch, match="started with another text"):
         tune(model, tokenizer, texts=texts, out=killed, save_every=2, resume=True)
     shutil.rmtree(killed)
     tune(model, tokenizer, out=killed, steps=1, resume=True)  # nothing to resume: a fresh start
