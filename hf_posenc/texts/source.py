@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hf_posenc.errors import UnreadableDocuments, WrongKind, first_line, shown
+from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
 from hf_posenc.texts.document import (
     PREFIX,
     TEXT,
@@ -99,7 +99,8 @@ class TextSource:
             if isinstance(part, str):
                 yield Document(f"document {number}", part)
             elif isinstance(part, Path):
-                yield from path_documents(part.expanduser(), self.field)
+                for file in files_of(part.expanduser()):
+                    yield from file_documents(file, self.field)
             elif isinstance(part, HubDataset):
                 yield from dataset_documents(part.load(streaming=self.streaming), self.field, str(part))
             else:
@@ -119,13 +120,17 @@ class TextSource:
     @property
     def has_records(self) -> bool:
         """Whether there are records, whose column is named."""
-        return any(kind not in PLAIN for part in self.parts for kind in kinds_of(part))
+        files = [file for part in self.parts if isinstance(part, Path) for file in files_of(part.expanduser())]
+        datasets = not all(isinstance(part, (str, Path)) for part in self.parts)
+        return datasets or any(kind_of(file) in FORMATS for file in files)
 
     def named(self) -> set[Path | HubDataset]:
         """The files among the parts by their full names, those of folders one by one, and the datasets of the hub."""
         paths = [part.expanduser().resolve() for part in self.parts if isinstance(part, Path)]
-        files = [file for path in paths for file in (files_below(path) if path.is_dir() else [path])]
-        return {*files, *(part for part in self.parts if isinstance(part, HubDataset))}
+        return {
+            *(file for path in paths for file in files_of(path)),
+            *(part for part in self.parts if isinstance(part, HubDataset)),
+        }
 
 
 def part_of(given: object) -> Any:
@@ -141,31 +146,9 @@ def part_of(given: object) -> Any:
     return Path(given) if isinstance(given, (str, os.PathLike)) else given
 
 
-def kinds_of(part: Any) -> set[str]:
-    """The formats in a part of a source, as ends of file names; a dataset counts as Parquet, a `str` as nothing."""
-    if isinstance(part, str):
-        return set()
-    if not isinstance(part, Path):
-        return {".parquet"}
-    path = part.expanduser()
-    if not os.path.isdir(path):
-        return {kind_of(path) if kind_of(path) in FORMATS else ".txt"}
-    return {kind_of(file) for file in files_below(path)}
-
-
-def path_documents(path: Path, field: str) -> Iterator[Document]:
-    """The documents of a file or a folder."""
-    try:
-        is_folder = path.is_dir()
-    except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
-        raise UnreadableDocuments(
-            f"The file {shown(str(path))} cannot be read: {first_line(error)}. Check the path."
-        ) from error
-    if not is_folder:
-        yield from file_documents(path, field)
-    else:
-        for file in files_below(path):
-            yield from file_documents(file, field)
+def files_of(path: Path) -> list[Path]:
+    """The files that a path stands for: those below a folder, else itself."""
+    return files_below(path) if os.path.isdir(path) else [path]
 
 
 def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -> list[Path]:
