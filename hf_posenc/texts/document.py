@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -113,30 +113,30 @@ def document_of(record: object, field: str, name: str, place: str) -> Document:
 
 DatasetObject: TypeAlias = "Dataset | DatasetDict | IterableDataset | IterableDatasetDict"
 """An object of the `datasets` library, which is not loaded for it."""
+SIZED, ITERABLE = ("Dataset", "DatasetDict"), ("IterableDataset", "IterableDatasetDict")
+"""Its classes with a length and without."""
 PREFIX = "hub:"
 
 
-def is_dataset(given: object) -> bool:
-    """Whether an object is a dataset, or several splits, of the `datasets` library."""
+def is_dataset(given: object, kinds: Sequence[str] = (*SIZED, *ITERABLE)) -> bool:
+    """Whether an object is a dataset, or several splits, of the `datasets` library; of these classes."""
     library: Any = sys.modules.get("datasets")  # an object of a library that is not loaded cannot be here
-    kinds = ("Dataset", "IterableDataset", "DatasetDict", "IterableDatasetDict")
     return library is not None and isinstance(given, tuple(getattr(library, kind) for kind in kinds))
-
-
-def is_iterable_dataset(given: object) -> bool:
-    """Whether an object is a dataset without a length, or splits of such ones."""
-    library: Any = sys.modules.get("datasets")
-    return library is not None and isinstance(given, (library.IterableDataset, library.IterableDatasetDict))
 
 
 def dataset_documents(dataset: Any, field: str, name: str = "dataset") -> Iterator[Document]:
     """The documents of a dataset, in its order.
 
     Raises:
-        UnreadableDocuments: it has several splits, no such column, or no text in it.
+        UnreadableDocuments: it has several splits or none, no such column, or no text in it.
     """
     if isinstance(dataset, Mapping):
-        dataset = only_split(dataset, name, "pass one of them, such as dataset['train']")
+        if len(dataset) != 1:
+            raise UnreadableDocuments(
+                f"The dataset {shown(name)} has {len(dataset)} splits: {', '.join(dataset)}. "
+                "Pass one of them, such as hub:OWNER/NAME:train or dataset['train']."
+            )
+        (dataset,) = dataset.values()
     columns = dataset.column_names
     if columns is not None:  # an iterable dataset may not know them
         dataset = dataset.select_columns([column_of(columns, field, name)])
@@ -178,32 +178,16 @@ class HubDataset:
         return PREFIX + ":".join(part for part in (self.name, self.config, self.split) if part)
 
     def load(self, *, streaming: bool) -> Any:
-        """The dataset: downloaded once and memory-mapped, or streamed.
+        """The dataset, or its splits: downloaded once and memory-mapped, or streamed.
 
         Raises:
-            UnreadableDocuments: it cannot be loaded, or has several splits and none is chosen.
+            UnreadableDocuments: The dataset cannot be loaded.
         """
         from datasets import load_dataset
 
         try:
-            found = load_dataset(self.name, self.config, split=self.split, streaming=streaming)
+            return load_dataset(self.name, self.config, split=self.split, streaming=streaming)
         except Exception as error:  # the library raises a dozen types, some of them of other libraries
             raise UnreadableDocuments(
                 f"The dataset {str(self)!r} cannot be loaded: {first_line(error)}. Check its name and the network."
             ) from error
-        return only_split(found, str(self), f"{self}:SPLIT")
-
-
-def only_split(found: Any, name: str, advice: str) -> Any:
-    """The only split of a dataset; a dataset without splits as it is.
-
-    Raises:
-        UnreadableDocuments: there are several, or none.
-    """
-    if not isinstance(found, Mapping):
-        return found
-    if len(found) != 1:
-        if not found:
-            raise UnreadableDocuments(f"The dataset {shown(name)} has no splits: it is empty. Name another dataset.")
-        raise UnreadableDocuments(f"The dataset {shown(name)} has the splits {', '.join(found)}. Choose one: {advice}.")
-    return next(iter(found.values()))

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
 from hf_posenc.texts.document import (
+    ITERABLE,
     PREFIX,
     TEXT,
     DatasetObject,
@@ -19,7 +20,6 @@ from hf_posenc.texts.document import (
     dataset_documents,
     document_of,
     is_dataset,
-    is_iterable_dataset,
 )
 from hf_posenc.texts.files import CONVERTED, FORMATS, whole_text
 
@@ -86,7 +86,7 @@ class TextSource:
     @property
     def streams(self) -> bool:
         """Whether a run reads only as many documents as its steps need: asked for, or a dataset without a length."""
-        return self.streaming or any(map(is_iterable_dataset, self.parts))
+        return self.streaming or any(is_dataset(part, ITERABLE) for part in self.parts)
 
     def documents(self) -> Iterator[Document]:
         """The documents, read one after another.

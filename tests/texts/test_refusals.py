@@ -92,7 +92,7 @@ def test_a_dataset_without_the_column() -> None:
         read(dataset)
     with pytest.raises(UnreadableDocuments, match="'text' in dataset, only body"):
         read(dataset.to_iterable_dataset())
-    with pytest.raises(UnreadableDocuments, match="splits train, test"):
+    with pytest.raises(UnreadableDocuments, match="2 splits: train, test"):
         read(DatasetDict(train=dataset, test=dataset))
 
 
