@@ -6,17 +6,12 @@ from typing import TYPE_CHECKING
 
 from transformers import CONFIG_MAPPING
 
-from hf_posenc.errors import PosEncError, UnsupportedModel, shown
+from hf_posenc.errors import PosEncError, UnsupportedModel, nearest, shown
 from hf_posenc.patches.general.adapter import adapter_of_configuration
 from hf_posenc.patches.registry import adapter_class
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-
-
-def model_types() -> list[str]:
-    """All model types of the installed transformers."""
-    return list(CONFIG_MAPPING)
 
 
 def default_geometry(model_type: str) -> Geometry:
@@ -27,7 +22,8 @@ def default_geometry(model_type: str) -> Geometry:
     """
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModel(
-            f"transformers knows no model type {shown(model_type)}. Choose one, such as 'llama' or 'qwen3'."
+            f"transformers knows no model type {shown(model_type)}.{nearest(model_type, CONFIG_MAPPING)} "
+            "Choose another, such as 'llama'."
         )
     own = adapter_class(model_type)
     try:

@@ -15,7 +15,6 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.record import SchemeRecord
-from hf_posenc.errors import nearest
 from hf_posenc.schemes.citations import cite
 from hf_posenc.schemes.registry import list_schemes, scheme_record
 
@@ -112,7 +111,7 @@ def list_command(
     if model is not None:
         from hf_posenc.patches.default_geometry import default_geometry  # loads transformers: seconds
 
-        geometry = default_geometry(known_type(model))
+        geometry = default_geometry(model)
         records = [record for record in records if not record.unmet_needs(geometry)]
     records.sort(key=lambda record: record.recipe)
     if as_json:
@@ -133,15 +132,6 @@ def show_families(model: str | None, as_json: bool) -> None:
         output.show_json([asdict(one) for one in found])
     else:
         output.show_table(FAMILIES, [(f.model_type, f.kind, VERDICTS[f.verdict], f.schemes, f.detail) for f in found])
-
-
-def known_type(model: str) -> str:
-    """Check that transformers knows a model type."""
-    from hf_posenc.patches.default_geometry import model_types
-
-    if model not in (known := model_types()):
-        raise BadArgument(f"transformers knows no model type {model!r}.{nearest(model, known)} Choose another.")
-    return model
 
 
 PACKAGES = (
