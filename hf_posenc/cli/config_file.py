@@ -24,7 +24,7 @@ from typer import Context, Option
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.plugins import import_file, imported_files
-from hf_posenc.errors import nearest, shown
+from hf_posenc.errors import shown
 
 RUN_CONFIG = "config.yaml"
 NOT_STORED = ("config", "out", "resume", "as_json", "debug")
@@ -34,7 +34,7 @@ MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text")
 IMPORTED = "import"
 """Name of `hf_posenc.cli.global_options.IMPORT` in a file: Python files that the scheme needs."""
 SETTINGS = "set"
-"""An option that takes names and values: a command with one has names in a file that are none of its options."""
+"""The option that takes the names in a file which are no options of the command."""
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:
@@ -48,31 +48,23 @@ def read_config(context: Context, path: Path | None) -> Path | None:
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         first = " ".join(str(error).split())
         raise BadArgument(f"--config {path} is not valid YAML: {first}. Correct the file.") from error
-    if not isinstance(given, Mapping):
+    if not isinstance(given, dict):
         content = "is empty" if given is None else f"holds {shown(given)}"
         raise BadArgument(f"--config {path} {content}. Write names of options and their values, a line each.")
-    known = {name: parameter for parameter in context.command.params for name in names_of(parameter)}
-    defaults: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-    for file in as_list(given.get(IMPORTED, [])):
+    for file in as_list(given.pop(IMPORTED, [])):
         import_file(str(file))
+    own = [parameter for parameter in context.command.params if parameter.name not in NOT_STORED[:1]]
+    known = {name: parameter for parameter in own for name in names_of(parameter)}
+    defaults: dict[str, Any] = {}
+    settings: list[str] = []
     for name, value in given.items():
-        if name == IMPORTED:
-            continue
         parameter = known.get(str(name).replace("_", "-"))  # Python's spelling names the same option
-        if parameter is None and SETTINGS in known:
-            settings |= {name: value}
-            continue
-        if parameter is None or parameter.name in NOT_STORED[:1]:
-            allowed = sorted(names_of(parameter)[0] for parameter in set(known.values()))
-            raise BadArgument(
-                f"--config {path} sets {shown(name)}, which {context.info_name} has no option for."
-                f"{nearest(name, allowed)} Run hf-posenc {context.info_name} --help for the names."
-            )
-        defaults[str(parameter.name)] = as_default(parameter, name, value, path)
-    if settings:
-        own = known[SETTINGS]
-        defaults[str(own.name)] = [*defaults.get(str(own.name), ()), *as_default(own, SETTINGS, settings, path)]
+        if parameter is None:
+            settings += as_default(known[SETTINGS], SETTINGS, {name: value}, path)
+        else:
+            defaults[str(parameter.name)] = as_default(parameter, name, value, path)
+    name = str(known[SETTINGS].name)
+    defaults[name] = [*defaults.get(name, ()), *settings]
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 
