@@ -21,7 +21,7 @@ from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.progress import OpenProgressCallback
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 
 PIPED_WIDTH = 200  # columns of a table where stdout is no terminal
@@ -49,9 +49,9 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     from rich.table import Table
     from rich.text import Text
 
-    kept = [tuple(row) for row in rows]
+    to, kept = console(sys.stdout), [tuple(row) for row in rows]
     lines = [[printable(column) for column in columns], *([cell_text(cell) for cell in row] for row in kept)]
-    padding, widths = fitting_widths(lines, console(sys.stdout).width)
+    padding, widths = fitting_widths(lines, to.width)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding))
     for number, (column, width) in enumerate(zip(lines[0], widths, strict=True)):
         numeric = bool(kept) and all(
@@ -61,8 +61,8 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     for line in lines[1:]:
         table.add_row(*map(Text, line))
     if title is not None:  # a title of the table's own would be folded at the width of a narrow table
-        show(Text(printable(title), style="italic"))
-    show(table)
+        to.print(Text(printable(title), style="italic"))
+    to.print(table)
 
 
 def fitting_widths(lines: Sequence[Sequence[str]], room: int) -> tuple[int, list[int | None]]:
@@ -84,11 +84,6 @@ def fitting_widths(lines: Sequence[Sequence[str]], room: int) -> tuple[int, list
         slack = [width - word for width, word in zip(widths, words, strict=True)]
         widths[slack.index(max(slack))] -= 1
     return 0, list(widths)
-
-
-def show(renderable: RenderableType) -> None:
-    """Write any rich renderable."""
-    console(sys.stdout).print(renderable)
 
 
 def note(message: str) -> None:

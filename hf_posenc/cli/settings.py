@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SOURCES = "file, folder or hub:NAME:SPLIT; may be repeated"
 LENGTHS, LISTS = ("length", "trained_length"), ("target_modules", "report_to", "eval_lengths")
 """Settings that are tokens, such as 2k, and those that are several values with commas."""
+LOADING = ("base", "batch_size")
+"""Names of ``--set`` besides the settings of a measurement."""
 Own = TypeVar("Own", bound="Measurement")
 Text = Annotated[
     list[str] | None, of_text(help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library.")
@@ -114,15 +116,13 @@ def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
     return found
 
 
-def measured_settings(
-    context: Context, kind: type[Own], others: Collection[str], **given: Any
-) -> tuple[Own, dict[str, Any]]:
-    """The settings of ``eval`` or ``compare``, and the values of ``--set`` that are none of them."""
+def measured_settings(context: Context, kind: type[Own], **given: Any) -> tuple[Own, dict[str, Any]]:
+    """The settings of ``eval`` or ``compare``, and the values of ``--set`` that say how models are loaded."""
     from hf_posenc.eval.catalogue import SETTINGS, check_settings_read
     from hf_posenc.eval.settings import named
 
     own, options = named(kind, merged_words(context))
-    other = {name: options.pop(name) for name in others if name in options}
+    other = {name: options.pop(name) for name in LOADING if name in options}
     own |= {name: value for name, value in given.items() if value not in (None, [], (), False)}
     texts = ("text", "dev_text")
     sources = text_sources(own, *(own.pop(name, None) for name in texts))

@@ -50,17 +50,10 @@ class PackedRows(Dataset):
         row, first = self.rows[index].long(), index * self.rows.shape[1]
         if not self.separate:
             return {"input_ids": row}
-        ends = torch.tensor([first, first + len(row)])
-        before, end = torch.searchsorted(self.starts, ends).tolist()
-        return row_of_documents(row, [0, *(self.starts[before:end] - first).tolist()])
-
-
-def row_of_documents(ids: Tensor, starts: Sequence[int]) -> Row:
-    """A row ``[token]`` in which documents begin at ``starts``, the first of them 0."""
-    begins = torch.zeros(len(ids), dtype=torch.long)
-    begins[list(starts)] = torch.tensor(starts)
-    positions = torch.arange(len(ids)) - begins.cummax(0).values
-    return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED_LABEL)}
+        places = torch.arange(first, first + len(row))
+        begins = self.starts[torch.searchsorted(self.starts, places, right=True) - 1]
+        positions = places - begins.clamp(min=first)
+        return {"input_ids": row, "position_ids": positions, "labels": row.masked_fill(positions == 0, IGNORED_LABEL)}
 
 
 def check_row(row: Any) -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 of_tuning = partial(Option, rich_help_panel="Choice of options")
-NOT_SETTINGS = ("base", "batch_size")
-"""Names of ``--set`` besides the settings of a comparison: what loads the models."""
 FILES = "page.html, results.md, .csv and .json, documents.jsonl"
 FULL: dict[str, Any] = {
     "schemes": "unpatched,pi,ntk,yarn,yarn+resonance,mrrope,dynamic_ntk,self_extend,dpe,jet_long,rerope,window",
@@ -97,7 +95,7 @@ def compare(
     from hf_posenc.eval.settings import CompareSettings
 
     given, other = measured_settings(
-        context, CompareSettings, NOT_SETTINGS, tasks=cli.words_of(tasks), lengths=cli.words_of(lengths),
+        context, CompareSettings, tasks=cli.words_of(tasks), lengths=cli.words_of(lengths),
         samples=samples, text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
         fresh=fresh, trust_tasks=trust_tasks,
     )  # fmt: skip

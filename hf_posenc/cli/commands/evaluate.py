@@ -18,8 +18,6 @@ from hf_posenc.cli.output import check_output_file
 from hf_posenc.cli.settings import Lengths, Samples, Settings, Tasks, Text, measured_settings
 
 COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n", "clusters")
-NOT_SETTINGS = ("base", "batch_size")
-"""Names of ``--set`` besides the settings of an evaluation: what loads the model."""
 
 
 def evaluate(
@@ -55,7 +53,7 @@ def evaluate(
 
     patch = {"factor": factor, "target_length": target_length, **cli.scheme_options(scheme, option)}
     given, other = measured_settings(
-        context, EvaluateSettings, NOT_SETTINGS, tasks=cli.words_of(task), lengths=cli.words_of(length),
+        context, EvaluateSettings, tasks=cli.words_of(task), lengths=cli.words_of(length),
         samples=samples, text=text, trust_tasks=trust_tasks,
     )  # fmt: skip
     loading = {"device": device, "batch_size": other.get("batch_size", 1)}
