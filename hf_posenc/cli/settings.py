@@ -72,7 +72,7 @@ Settings = Annotated[
 def text_sources(
     settings: dict[str, Any], *several: Sequence[str] | None, streaming: bool = False
 ) -> list[TextSource | None]:
-    """The texts of a command, of which the first may be streamed; None in place of those that name nothing.
+    """The texts of a command that loads a model first, the first streamed or not; None in place of those not named.
 
     The column of records is taken out of the settings, where it must take effect on one of the texts.
     """
@@ -124,9 +124,6 @@ def measured_settings(context: Context, kind: type[Own], **given: Any) -> tuple[
     own, options = named(kind, merged_words(context))
     other = {name: options.pop(name) for name in LOADING if name in options}
     own |= {name: value for name, value in given.items() if value not in (None, [], (), False)}
-    texts = ("text", "dev_text")
-    sources = text_sources(own, *(own.pop(name, None) for name in texts))
-    own |= {name: source for name, source in zip(texts, sources, strict=True) if source is not None}
     settings = kind.of(own | {"options": options})
     check_settings_read([name for name in SETTINGS if name in own], settings.tasks)
     return settings, other
