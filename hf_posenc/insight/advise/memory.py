@@ -202,7 +202,7 @@ def training_memory(
 
         weights, four_bit = model.get_memory_footprint(return_buffers=False), four_bit_bytes(model)
         training = Training(length=length, steps=1, method=method, rank=rank, train_embeddings=train_embeddings)
-        check_method(method, model, rank=rank)
+        check_method(method, model)
         added = peft_config_of(model, training)
         trained = adapted(model, added)
         numbers = sum(trained_by_kind(trained).values())
