@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from hf_posenc.core.student_t import mean_interval
@@ -29,9 +29,10 @@ class LossPoint:
     windows: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON, which writes lengths as text."""
-        values = asdict(self)
-        return values if self.windows else {name: value for name, value in values.items() if name != "windows"}
+        """Plain values, for JSON."""
+        held_out = {str(length): loss for length, loss in self.held_out.items()}
+        windows = {str(length): list(losses) for length, losses in self.windows.items()}
+        return {"step": self.step, "loss": self.loss, "held_out": held_out} | ({"windows": windows} if windows else {})
 
     def difference(self, length: int, against: int) -> tuple[float, float] | None:
         """The loss at a length minus that at another, window by window: mean and half of the 95 % confidence interval.
