@@ -41,7 +41,7 @@ class Measurement(Sampled):
         limit: documents per length, for a quick look.
         text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
             of the standard library. A record of jsonl, json or parquet is a document; no window crosses two.
-        text_field: column of a record that holds its text; where there is no ``text``, its ``messages`` are read.
+        text_field: column of a record that holds its text.
         include_path: folder of further task files, which can run code.
         trust_tasks: whether task files from outside the installed packages may run.
         options: further options of tasks, such as ``data`` or ``scoring``; see `hf_posenc.eval.tasks.sweep`.

@@ -42,7 +42,6 @@ import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.measurable import is_masked
-from hf_posenc.texts import rendered
 from hf_posenc.training import METHODS, Training, finetune
 
 TASKS = ("posenc_mlm", "posenc_mlm_recall")
@@ -138,7 +137,7 @@ def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace)
         learning_rate=arguments.learning_rate, seed=seed, save_every=arguments.save_every, bf16=arguments.bf16,
         gradient_checkpointing=arguments.gradient_checkpointing,
     )  # fmt: skip
-    texts = [rendered(document, tokenizer) for document in read_texts(arguments.text).documents()]
+    texts = [document.content for document in read_texts(arguments.text).documents()]
     rows = Rows(tokenizer, texts, training.length, training.steps * training.batch, arguments.copies, seed)
     started = time.process_time()
     with progress_bar() as progress:

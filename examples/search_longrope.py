@@ -42,7 +42,7 @@ from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import Rotary
 from hf_posenc.schemes.rotary.yarn import NTKByParts
-from hf_posenc.texts import TextSource, rendered
+from hf_posenc.texts import TextSource
 
 SEARCHED, MEASURED = HELD_OUT[:3], HELD_OUT[3:]  # modules the starter has not been trained on
 RIVALS = ("pi", "ntk", "yarn")
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
     geometry = scheme_of(hf_posenc.patch_model(model, "longrope", factor=arguments.factor)).geometry
     hf_posenc.unpatch_model(model)
     searched, measured = (
-        cut(tokenizer, read(names, modules, tokenizer), arguments.rows, geometry.target_length)
+        cut(tokenizer, read(names, modules), arguments.rows, geometry.target_length)
         for names, modules in ((arguments.text, SEARCHED), (arguments.held_out, MEASURED))
     )
     with progress_bar() as progress:
@@ -144,11 +144,11 @@ def corrected(start: Factors, knots: Any) -> Factors:
     return tuple(np.exp(np.maximum.accumulate(np.maximum(moved, 0.0))).tolist())
 
 
-def read(names: list[str] | None, modules: tuple[str, ...], tokenizer: Any) -> str:
+def read(names: list[str] | None, modules: tuple[str, ...]) -> str:
     """The files, folders and datasets of these names, or modules of the standard library, as one text."""
     if names is None:
         return "\n".join(map(module_text, modules))
-    return "\n".join(rendered(document, tokenizer) for document in TextSource.of_names(names).documents())
+    return "\n".join(document.content for document in TextSource.of_names(names).documents())
 
 
 def cut(tokenizer: Any, text: str, rows: int, length: int) -> Tensor:

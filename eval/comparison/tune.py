@@ -189,7 +189,7 @@ def development_text(settings: CompareSettings, measured: MeasuredText) -> Measu
     if settings.text is not None:
         raise BadComparison("Options are chosen on a development text, and none is given. Pass --dev-text (dev_text=).")
     documents = tuple(Document(name, module_text(name)) for name in TRAINING[::8])
-    digest = digest_of("\0".join(str(document.content) for document in documents))
+    digest = digest_of("\0".join(document.content for document in documents))
     return MeasuredText(documents, "other modules of the standard library", digest)
 
 
@@ -211,6 +211,6 @@ def check_apart(measured: MeasuredText, development: MeasuredText) -> None:
 
 def passages(text: MeasuredText) -> tuple[set[str], set[str]]:
     """The documents of a text that are not empty, and its lines that are long enough to be nobody else's."""
-    contents = [str(document.content) for document in text.documents]
+    contents = [document.content for document in text.documents]
     lines = {line.strip() for content in contents for line in content.splitlines()}
     return {content for content in contents if content.strip()}, {line for line in lines if len(line) >= LONG_LINE}

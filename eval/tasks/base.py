@@ -29,7 +29,6 @@ from hf_posenc.eval.texts.haystack import sentences_of
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.eval.texts.sampling import Tokenized, placed
 from hf_posenc.eval.texts.windows import tokenized_documents, windows_at
-from hf_posenc.texts import rendered
 
 SHAPING = ("num_fewshot", "apply_chat_template", "system_instruction")
 """Options of lm-eval that shape prompts."""
@@ -103,7 +102,7 @@ class LengthSweep(ConfigurableTask):
     def own_sentences(self) -> tuple[str, ...]:
         """The sentences of the user's text; none without one."""
         given = () if self.sweep.text is None else self.text.documents
-        return sentences_of(rendered(document, self.tokenizer) for document in given)
+        return sentences_of(document.content for document in given)
 
     def cells(self) -> list[Cell]:
         """Every length, with every depth if the task has one: a document has a request, or several, for each."""

@@ -22,7 +22,7 @@ from hf_posenc.eval.tasks.sweep import TaskOptions
 from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
 from hf_posenc.eval.texts.windows import check_room
 from hf_posenc.patching.weights import check_known
-from hf_posenc.texts import Document, rendered
+from hf_posenc.texts import Document
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +76,7 @@ class DocsTask(SpanTask):
 
     def tokens(self, document: Document) -> tuple[int, ...]:
         """Tokens of a document."""
-        text = rendered(document, self.tokenizer)
-        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids = self.tokenizer(document.content, add_special_tokens=False, verbose=False)["input_ids"]
         check_known(self.tokenizer, ids)
         return tuple(ids)
 

@@ -71,7 +71,7 @@ def measured_text(given: TextToMeasure, *, field: str = TEXT) -> MeasuredText:
     documents, size = [], 0
     for document in source.documents():
         documents.append(document)
-        size += len(document.content) if isinstance(document.content, str) else len(str(document.content))
+        size += len(document.content)
         check_size(str(label), size)  # all of it is tokenised at once
     check_words(documents, label)
     digest = texts_digest(json.dumps(document.content, sort_keys=True).encode() for document in documents)
@@ -104,11 +104,9 @@ def label_of(source: TextSource) -> str | list[str]:
 
 def check_words(documents: list[Document], label: str | list[str]) -> None:
     """Refuse a text without words."""
-    contents = [document.content for document in documents]
-    if not any(content.strip() if isinstance(content, str) else content for content in contents):
-        raise TextTooShort(
-            f"The text {shown(label)} has no words, among {sum(map(len, contents))} characters. Give one with words."
-        )
+    if not any(document.content.strip() for document in documents):
+        size = sum(len(document.content) for document in documents)
+        raise TextTooShort(f"The text {shown(label)} has no words, among {size} characters. Give one with words.")
 
 
 HELD_OUT = ("argparse", "difflib", "statistics", "tarfile", "mailbox", "typing")

@@ -20,7 +20,6 @@ from hf_posenc.eval.lm.spans import opened
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, distinct
 from hf_posenc.patching.weights import check_known
-from hf_posenc.texts import rendered
 
 FARTHEST = 16 * SHIFTS
 """Tokens a window moves on where none can be cut nearer: tables and rulers of one sign tokenise by their beginning."""
@@ -37,16 +36,15 @@ class TextWindow:
 
 def tokenized_documents(tokenizer: Any, text: MeasuredText) -> tuple[Tokenized, ...]:
     """The documents of a text through a fast tokenizer; cached, because a sweep uses the same text many times."""
-    return _tokenized_documents(tokenizer, len(tokenizer), str(getattr(tokenizer, "chat_template", None)), text)
+    return _tokenized_documents(tokenizer, len(tokenizer), text)
 
 
 @lru_cache(maxsize=2)
-def _tokenized_documents(tokenizer: Any, size: int, template: str, text: MeasuredText) -> tuple[Tokenized, ...]:
-    """The same; tokens may be added and the chat template changed between two calls."""
+def _tokenized_documents(tokenizer: Any, size: int, text: MeasuredText) -> tuple[Tokenized, ...]:
+    """The same; tokens may be added between two calls."""
     names = distinct([document.name for document in text.documents]) if len(text.documents) > 1 else [""]
     return tuple(
-        tokenized(tokenizer, rendered(document, tokenizer), name)
-        for document, name in zip(text.documents, names, strict=True)
+        tokenized(tokenizer, document.content, name) for document, name in zip(text.documents, names, strict=True)
     )
 
 

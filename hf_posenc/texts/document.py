@@ -1,4 +1,4 @@
-"""Documents: their text or conversation, taken from a column of a record; and those of the library `datasets`."""
+"""Documents: their text, taken from a column of a record; and those of the library `datasets`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
 
-TEXT, MESSAGES = "text", "messages"
-"""The column of a record that is read by default, and the one that is read where there is no such column."""
-Conversation = list[dict[str, Any]]
-"""Messages with ``role`` and ``content``, as a tokenizer's chat template takes them."""
+TEXT = "text"
+"""The column of a record that is read by default."""
 
 
 @dataclass(frozen=True)
@@ -24,74 +22,29 @@ class Document:
     """A document.
 
     Attributes:
-        name: where it stands, for messages and reports, such as ``chats.jsonl:12``.
-        content: its text, or a conversation.
+        name: where it stands, for messages and reports, such as ``books.jsonl:12``.
+        content: its text.
     """
 
     name: str
-    content: str | Conversation
+    content: str
 
 
-def rendered(document: Document, tokenizer: Any) -> str:
-    """The text of a document; a conversation is written out by the tokenizer's chat template.
+def check_column(columns: Collection[str], field: str, place: str) -> None:
+    """Refuse records without the column of the text.
 
     Raises:
-        UnreadableDocuments: the tokenizer has no chat template, or its template refuses the conversation.
+        UnreadableDocuments: There is no such column.
     """
-    if isinstance(document.content, str):
-        return document.content
-    if not getattr(tokenizer, "chat_template", None):
+    if field not in columns:
+        known = ", ".join(sorted(map(str, columns))) or "an empty record"
         raise UnreadableDocuments(
-            f"{document.name} is a conversation, and this tokenizer has no chat template. Use the tokenizer of an "
-            "instruction-tuned model, set tokenizer.chat_template, or name another column as the text field."
+            f"There is no field {field!r} in {place}, only {known}. Pass the name of the right one (text_field)."
         )
-    try:
-        return str(tokenizer.apply_chat_template(document.content, tokenize=False))
-    except ImportError:  # transformers says that chat templates need jinja2
-        raise
-    except Exception as error:  # jinja2 and the template itself raise what they like
-        raise UnreadableDocuments(
-            f"The chat template refuses the conversation {document.name}: {first_line(error)}. "
-            "Correct the conversation, or use another tokenizer."
-        ) from error
-
-
-def content_of(value: object, field: str, place: str) -> str | Conversation:
-    """The content of a cell; one without a value counts as empty text.
-
-    Raises:
-        UnreadableDocuments: The cell holds neither text nor a list of messages.
-    """
-    if value is None or value == []:
-        return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(isinstance(one, Mapping) and "role" in one for one in value):
-        return [dict(message) for message in value]
-    raise UnreadableDocuments(
-        f"The field {field!r} in {place} holds {shown(value)}, which is no text and no list of messages. "
-        "Name another column as the text field."
-    )
-
-
-def column_of(columns: Collection[str], field: str, place: str) -> str:
-    """The column that holds the text: ``field``; ``messages`` where ``text`` is asked for and missing.
-
-    Raises:
-        UnreadableDocuments: there is no such column.
-    """
-    if field in columns:
-        return field
-    if field == TEXT and MESSAGES in columns:
-        return MESSAGES
-    known = ", ".join(sorted(map(str, columns))) or "an empty record"
-    raise UnreadableDocuments(
-        f"There is no field {field!r} in {place}, only {known}. Pass the name of the right one (text_field)."
-    )
 
 
 def document_of(record: object, field: str, name: str, place: str) -> Document:
-    """The document of a record.
+    """The document of a record; a column without a value counts as empty text.
 
     Args:
         record: a mapping from columns to values.
@@ -107,8 +60,14 @@ def document_of(record: object, field: str, name: str, place: str) -> Document:
             f"There is no field {field!r} in {place}: it is not a record, but of type {type(record).__name__}. "
             'Write records, such as {"text": "…"}.'
         )
-    column = column_of(record, field, place)
-    return Document(name, content_of(record[column], column, place))
+    check_column(record, field, place)
+    value = record[field]
+    if value is not None and not isinstance(value, str):
+        raise UnreadableDocuments(
+            f"The field {field!r} in {place} holds {shown(value)}, which is no text. Name another column as the text "
+            "field; of a conversation, write the text with tokenizer.apply_chat_template."
+        )
+    return Document(name, value or "")
 
 
 DatasetObject: TypeAlias = "Dataset | DatasetDict | IterableDataset | IterableDatasetDict"
@@ -139,7 +98,8 @@ def dataset_documents(dataset: Any, field: str, name: str = "dataset") -> Iterat
         (dataset,) = dataset.values()
     columns = dataset.column_names
     if columns is not None:  # an iterable dataset may not know them
-        dataset = dataset.select_columns([column_of(columns, field, name)])
+        check_column(columns, field, name)
+        dataset = dataset.select_columns([field])
     for number, record in enumerate(dataset):
         yield document_of(record, field, f"{name}:{number}", f"record {number} of {name}")
 

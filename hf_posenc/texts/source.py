@@ -37,7 +37,7 @@ class TextSource:
 
     Attributes:
         parts: each a document (`str`), a file or folder (`Path`), a `HubDataset`, or an object of `datasets`.
-        field: column of records that holds the text; a record without ``text`` is read from its ``messages``.
+        field: column of records that holds the text.
         streaming: whether a run reads only as many documents as its steps need, and a dataset is not downloaded whole.
     """
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.patching.weights import check_unknown_share
-from hf_posenc.texts import Document, rendered
+from hf_posenc.texts import Document
 from hf_posenc.texts.files import check_size
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def tokenise(
     """Tokenise documents to a memory-mapped file; each is followed by the tokenizer's end-of-text token, if it has one.
 
     Args:
-        tokenizer: of the model; writes out conversations by its chat template.
+        tokenizer: of the model.
         documents: read one after another; those without a token are left out.
         folder: on whose disk the file lies; None: where the system keeps temporary files.
         enough: tokens after which no more documents are read.
@@ -69,7 +69,7 @@ def tokenise(
     starts, size, highest, unknown, read = array("q"), 0, 0, 0, 0
     content, end = hashlib.blake2b(digest_size=16), end_tokens(tokenizer)
     with tempfile.TemporaryFile(dir=folder) as file:
-        for texts in batches(texts_of(documents, tokenizer)):
+        for texts in batches(texts_of(documents)):
             for text in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
                 if not text:
                     continue
@@ -98,12 +98,11 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [] if end is None else [end]
 
 
-def texts_of(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+def texts_of(documents: Iterable[Document]) -> Iterator[str]:
     """The texts of documents."""
     for document in documents:
-        text = rendered(document, tokenizer)
-        check_size(document.name, len(text))
-        yield text
+        check_size(document.name, len(document.content))
+        yield document.content
 
 
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:

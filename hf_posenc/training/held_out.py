@@ -21,7 +21,7 @@ from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import CheckpointMismatch, PosEncError, shown
-from hf_posenc.texts import Document, HubDataset, TextSource, rendered
+from hf_posenc.texts import Document, HubDataset, TextSource
 from hf_posenc.texts.document import TEXT
 from hf_posenc.training.config import Count, Lengths
 from hf_posenc.training.corpus import Corpus, tokenise
@@ -114,7 +114,7 @@ class HeldOut:
         """
         source = TextSource.of_names(self.texts, field=self.field) if self.texts else unnamed
         try:
-            documents = last_documents(source.documents(), tokenizer, CHARACTERS * self.tokens)
+            documents = last_documents(source.documents(), CHARACTERS * self.tokens)
             end = tail(tokenise(tokenizer, documents), self.tokens)
             if digest_of(end.tokens) != self.digest:
                 end = tail(tokenise(tokenizer, source.documents()), self.tokens)
@@ -132,18 +132,15 @@ class HeldOut:
         return end
 
 
-def last_documents(
-    documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase, characters: int
-) -> deque[Document]:
+def last_documents(documents: Iterable[Document], characters: int) -> deque[Document]:
     """The documents at the end of a text, with that many characters or all; the first may lack its beginning."""
     kept: deque[Document] = deque()
     size = 0
     for document in documents:
-        text = rendered(document, tokenizer)[-characters:]
-        kept.append(replace(document, content=text))
-        size += len(text)
-        while size - len(str(kept[0].content)) >= characters:
-            size -= len(str(kept.popleft().content))
+        kept.append(replace(document, content=document.content[-characters:]))
+        size += len(kept[-1].content)
+        while size - len(kept[0].content) >= characters:
+            size -= len(kept.popleft().content)
     return kept
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -89,21 +88,6 @@ def test_datasets_of_every_kind(kind: str) -> None:
     for _ in range(2):  # a source can be read again
         assert [document.content for document in source.documents()] == texts
     assert source.streams is (kind in ("iterable", "generated"))
-
-
-CHAT = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Yes."}]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "dataset"])
-def test_conversations_are_read_where_there_is_no_text(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": CHAT, "n": 1}))
-    dataset = Dataset.from_list([{"messages": CHAT, "n": 1}])
-    dataset.to_parquet(str(tmp_path / "a.parquet"))
-    given = {"jsonl": tmp_path / "a.jsonl", "parquet": tmp_path / "a.parquet", "dataset": dataset}[kind]
-    assert read(given) == [CHAT]
-    assert read(given, field="messages") == [CHAT]
-    both = Dataset.from_list([{"messages": CHAT, "text": "this"}])
-    assert read(both) == ["this"]
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,14 @@ pytest.importorskip("datasets", reason="records are read with the extra `train`"
 from datasets import Dataset, DatasetDict
 
 from hf_posenc.errors import UnreadableDocuments, WrongKind
-from hf_posenc.texts import Document, TextSource, rendered
+from hf_posenc.texts import Document, TextSource
 from hf_posenc.texts.files import check_size
 
-CHAT = '{"messages": [{"role": "user", "content": "Hello?"}]}'
 BROKEN: list[tuple[str, str | bytes, str]] = [
     ("a.jsonl", '{"text": "x"}\n{oops', "line 2 of a.jsonl is not valid JSON: Expecting property name"),
     ("a.jsonl", '{"text": "x"}\n{"txt": "y", "n": 1}', "'text' in line 2 of a.jsonl, only n, txt.+text_field"),
     ("a.jsonl", '{"text": 7}', "'text' in line 1 of a.jsonl holds 7, which is no text"),
-    ("a.jsonl", '{"text": ["a"]}', r"holds \['a'\], which is no text and no list of messages"),
+    ("a.jsonl", '{"text": ["a"]}', r"holds \['a'\], which is no text.+apply_chat_template"),
     ("a.jsonl", '"text"', "line 1 of a.jsonl: it is not a record, but of type str"),
     ("a.jsonl", b'{"text": "\xe9"}', "a.jsonl' cannot be read as UTF-8 text: 'utf-8' codec"),
     ("a.json", "{'text'", "a.json' is not valid JSON: Expecting"),
@@ -112,25 +111,6 @@ def test_datasets_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_arguments_of_another_kind(given: Any, reading: dict[str, Any]) -> None:
     with pytest.raises(WrongKind):
         TextSource.of_names(given, **reading)
-
-
-def test_conversations_need_a_template(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(CHAT)
-    (document,) = read(tmp_path / "a.jsonl")
-
-    class Without:
-        chat_template = None
-
-    class Strict:
-        chat_template = "{{ raise_exception('no') }}"
-
-        def apply_chat_template(self, messages: Any, tokenize: bool) -> str:
-            raise ValueError("Conversation roles must alternate\nsomewhere")
-
-    with pytest.raises(UnreadableDocuments, match=r"a.jsonl:1 is a conversation.+no chat template"):
-        rendered(document, Without())
-    with pytest.raises(UnreadableDocuments, match=r"conversation a.jsonl:1: Conversation roles must"):
-        rendered(document, Strict())
 
 
 def test_a_text_larger_than_memory_is_refused_as_one_document(monkeypatch: pytest.MonkeyPatch) -> None:

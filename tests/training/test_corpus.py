@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_posenc import patch_model
-from hf_posenc.errors import HeldOutOverlap, UnreadableDocuments
+from hf_posenc.errors import HeldOutOverlap
 from hf_posenc.texts import TextSource
 from hf_posenc.training.corpus import tokenise
 from hf_posenc.training.dataset import PackedRows
@@ -151,22 +151,6 @@ def test_a_file_that_is_trained_on_and_held_out_is_told(streaming: bool, trained
     with pytest.warns(HeldOutOverlap):
         run(model, tokenizer, texts, steps=1, held_out=tmp_path / "a.jsonl")
     assert TextSource.of_names("hub:a:train").named() & TextSource.of_names(["hub:a:train", "hub:b"]).named()
-
-
-CHAT = [{"role": "user", "content": words(40, 0)}, {"role": "assistant", "content": words(40, 7)}]
-TEMPLATE = "{% for message in messages %}{{ message['content'] }} w9 {% endfor %}"
-
-
-def test_conversations_are_trained_on_by_their_template(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    dataset = Dataset.from_list([{"messages": CHAT}] * 4)
-    model = patch_model(llama(), "yarn", factor=FACTOR)
-    with pytest.raises(UnreadableDocuments, match="no chat template"):
-        run(model, tokenizer, dataset, steps=1)
-    monkeypatch.setattr(tokenizer, "chat_template", TEMPLATE)
-    corpus = tokenise(tokenizer, TextSource((dataset,)).documents())
-    plain = f"{CHAT[0]['content']} w9 {CHAT[1]['content']} w9"
-    assert corpus.tokens[: corpus.starts[1]].tolist() == [*tokenizer(plain)["input_ids"], 1]
-    assert run(model, tokenizer, dataset, steps=1).curve[0].loss is not None
 
 
 def test_datasets_of_token_ids_are_rows(tokenizer) -> None:  # noqa: F811

@@ -106,7 +106,7 @@ def emit_run(
         check_cards(model, training, cards, four_bit=four_bit)
         records: Iterable[dict[str, Any]] = token_rows(model, tokenizer, texts, training)
     else:
-        documents = texts_of(TextSource.of_texts("texts", texts).documents(), tokenizer)
+        documents = texts_of(TextSource.of_texts("texts", texts).documents())
         records = ({"text": text} for text in documents)
     plain = plain_form(model)
     config = entries_of(plain, name) if chosen.takes_config and plain is not None and name is not None else None
