@@ -28,7 +28,6 @@ from common import doubled_lengths, load_model, progress_bar, read_texts, run_co
 
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting import COLOURS, MARKERS, figure, plain, save_figure
 from hf_posenc.core.student_t import mean_interval
 from hf_posenc.errors import MissingPackage
 from hf_posenc.eval.texts.measured_text import HELD_OUT
@@ -42,9 +41,9 @@ from hf_posenc.training import (
 )
 from hf_posenc.training.corpus import tokenise
 from hf_posenc.training.dataset import held_out_windows
+from hf_posenc.training.loss_curve import curve_plot
 
 WINDOWS = 32  # of held-out text, at each length
-FAINT = "#8C8C8C"
 
 Curve = Sequence[LossPoint]
 
@@ -147,44 +146,6 @@ def report(arguments: argparse.Namespace, unpatched: dict[int, float], curves: S
     write_json(arguments.output / "results.json", {"about": about, "rows": rows, "curves": points})
     with suppress(MissingPackage):
         curve_plot(curves, trained, arguments.output / "curve.png")
-
-
-def curve_plot(runs: Sequence[Curve], trained_length: int, path: Path) -> None:
-    """Draw the held-out loss of one run, or of several that differ in their seed, against steps.
-
-    Args:
-        runs: one curve per seed; with several, lines are means and bands span minimum to maximum.
-        trained_length: pre-training context length in tokens.
-        path: of the plot; the suffix selects the format, such as ``.png`` or ``.svg``.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
-    canvas, axes = figure(8.0, 4.6)
-    rows = [(point.step, point.loss) for run in runs for point in run if point.loss is not None]
-    axes.plot(*zip(*rows, strict=True), ".", color=FAINT, alpha=0.45, markersize=4, label="training sequences")
-    lengths = sorted({length for point in runs[0] for length in point.held_out})
-    for number, length in enumerate(lengths):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        label = f"{length:,} ({length / trained_length:g}×)"
-        steps = [point.step for point in runs[0] if length in point.held_out]
-        measured = [point for run in runs for point in run if length in point.held_out]
-        values = [[point.held_out[length] for point in measured if point.step == step] for step in steps]
-        means = list(map(mean, values))
-        axes.plot(steps, means, label=label, linewidth=1.8, markersize=5, zorder=3, color=colour, marker=marker)
-        if len(runs) > 1:
-            axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.15)
-    losses = [value for run in runs for point in run for value in point.held_out.values()]
-    if losses:  # the losses of single training sequences vary too much to set the scale
-        margin = 0.15 * max(max(losses) - min(losses), 0.2)
-        axes.set_ylim(min(losses) - margin, max(losses) + margin)
-    axes.set_xlabel("optimiser steps")
-    axes.set_ylabel("cross-entropy loss (nats/token)")
-    title = "Held-out loss of the same last tokens, by context length (tokens)"
-    axes.set_title(title + (f", {len(runs)} seeds" if len(runs) > 1 else ""), loc="left", fontsize=11)
-    plain(axes)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
-    save_figure(canvas, path)
 
 
 def difference(last: Sequence[LossPoint], length: int, trained: int) -> tuple[float, float] | None:

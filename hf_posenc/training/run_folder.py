@@ -51,7 +51,7 @@ except ImportError:  # Windows, where two runs are not kept apart
 CURVE = "curve.json"
 WRITTEN = (
     "config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "config.yaml", "README.md",
-    HELD_OUT, CURVE,
+    HELD_OUT, CURVE, "curve.png",
 )  # fmt: skip
 """Files of a run that somebody else may have as well."""
 FREE_SETTINGS = ("save_every", "report_to")  # which a continued run may have otherwise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from math import isnan
 from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hf_posenc.training.emit import Emitted
 
 
+PLOT = "curve.png"
 MEASURED_ON_SOURCES = (
     "The losses are of sources of Python's standard library: --text is too short to hold out its end, or is streamed. "
     "Pass --held-out to measure on text like that trained on."
@@ -29,6 +30,9 @@ MEASURED_ON_SOURCES = (
 
 def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> None:
     """Show the held-out loss before and after training, and the files written: a model or an adapter."""
+    from hf_posenc.errors import MissingPackage
+    from hf_posenc.training.loss_curve import curve_plot
+
     measured = [point for point in tuned.curve if point.held_out]
     if as_json:
         start = {**asdict(tuned.start), "parameters": dict(tuned.start.parameters)}
@@ -47,7 +51,11 @@ def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool)
     columns = ("length", "", "before", "after", f"after, minus at {min(after.held_out):,}")
     output.show_table(columns, rows, title="held-out cross-entropy loss (nats/token)")
     output.show_text("± is a 95 % confidence interval, window by window.")
-    output.show_text(f"Written to {out}: the {kind}, curve.json")
+    written = f"the {kind}, curve.json"
+    with suppress(MissingPackage):
+        curve_plot([tuned.curve], trained, out / PLOT)
+        written += f", {PLOT}"
+    output.show_text(f"Written to {out}: {written}")
 
 
 def compared(point: LossPoint, length: int) -> str:
