@@ -15,7 +15,7 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import settings
 from hf_posenc.cli.commands.finetune import check_effect
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.settings import READING, settings_of
+from hf_posenc.cli.settings import TEXT_FIELD, settings_of
 
 from .conftest import Call
 
@@ -79,7 +79,7 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
 def test_settings_are_of_the_type_that_they_are_in_python(monkeypatch) -> None:
     words = ["length=2k", "target_modules=q_proj,v_proj", "eval_lengths=256,1k", "bf16=true", "warmup=0", "seed=3"]
     monkeypatch.setattr(settings, "merged_words", lambda context: [*words, "text_field=12"])
-    known = (*hf_posenc.training.Training.__dataclass_fields__, *READING)
+    known = (*hf_posenc.training.Training.__dataclass_fields__, TEXT_FIELD)
     assert settings_of(SimpleNamespace(), known) == {
         "length": 2048, "target_modules": ("q_proj", "v_proj"), "eval_lengths": (256, 1024), "bf16": True, "warmup": 0,
         "seed": 3, "text_field": "12",
