@@ -60,7 +60,7 @@ def remove_hooks(
 def autocast_of(device: torch.device) -> torch.autocast | None:
     """The autocast that is on for a device, as a context to enter again where it was switched off; None for none."""
     kind = device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):  # the meta device has none to ask about
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):  # the meta device has none
         return None
     return torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=torch.is_autocast_cache_enabled())
 
