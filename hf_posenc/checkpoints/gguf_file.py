@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_posenc.checkpoints.gguf_tokenizer import write_tokenizer
-from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.native_parameters import acting_schemes
 from hf_posenc.checkpoints.readers import llama_cpp
 from hf_posenc.checkpoints.readers.stated import Stated, grown
 from hf_posenc.checkpoints.static_rotation import amplitude, divisors, static_rotation
-from hf_posenc.core.files.atomic import replaced
 from hf_posenc.errors import MissingPackage, NotExpressible
 from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
@@ -34,10 +32,11 @@ if TYPE_CHECKING:
 
     from hf_posenc.schemes.base import Scheme
 
+FILE = "model.gguf"
 MODEL_TYPES = ("llama", "mistral")
 """Model types of transformers that are llama.cpp's architecture ``llama``."""
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-INSTEAD = "Use hf_posenc.export or save_pretrained for this model."
+INSTEAD = "Export it in another format, or use the checkpoint that save_pretrained writes."
 
 
 @dataclass(frozen=True)
@@ -63,24 +62,10 @@ class GgufRope:
     rope_freqs: tuple[float, ...] = ()
 
 
-def export_gguf(model: Any, file: str | os.PathLike[str], tokenizer: Any = None) -> GgufRope:
-    """Write a patched Llama or Mistral as a GGUF file, in the dtype of the model.
+def write_gguf(model: Any, staging: Path, tokenizer: Any = None) -> dict[str, Any]:
+    """Write a patched Llama or Mistral as `FILE`, in the dtype of the model, and return the rotation written.
 
-    Args:
-        model: a patched causal model without a PEFT adapter; it is not changed.
-        file: path of the new file; an existing file is replaced.
-        tokenizer: of the model. Without one that llama.cpp can represent, the file takes token ids only.
-
-    Returns:
-        The rotation that was written.
-
-    Warns:
-        TokenizerLeftOut: llama.cpp has no pre-tokenizer like this tokenizer's.
-
-    Raises:
-        NotPatched: the model carries no scheme.
-        NotExpressible: the model is no Llama, or its scheme does more than rotate by fixed frequencies.
-        MissingPackage: the package ``gguf`` is not installed.
+    Without a tokenizer that llama.cpp can represent, the file takes token ids only.
     """
     try:
         import gguf
@@ -88,18 +73,18 @@ def export_gguf(model: Any, file: str | os.PathLike[str], tokenizer: Any = None)
         raise MissingPackage("The package gguf is not installed. Install it with: pip install gguf") from error
     check_llama(model)
     rope = rope_of(model)
-    with replaced(Path(file)) as temporary:
-        writer = gguf.GGUFWriter(temporary, "llama")
-        write_config(writer, model, rope)
-        write_tokenizer(writer, tokenizer, model.config.vocab_size)
-        for name, values, dtype in tensors_of(model, rope):
-            writer.add_tensor(name, values, raw_dtype=dtype)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        check_read_back(temporary, model, rope)
-    return rope
+    file = staging / FILE
+    writer = gguf.GGUFWriter(file, "llama")
+    write_config(writer, model, rope)
+    write_tokenizer(writer, tokenizer, model.config.vocab_size)
+    for name, values, dtype in tensors_of(model, rope):
+        writer.add_tensor(name, values, raw_dtype=dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    check_read_back(file, model, rope)
+    return {"gguf": vars(rope)}
 
 
 def check_llama(model: Any) -> None:
@@ -107,17 +92,12 @@ def check_llama(model: Any) -> None:
     config, named = model.config, f"This {type(model).__name__}"
     if config.model_type not in MODEL_TYPES or not hasattr(model, "lm_head"):
         raise NotExpressible(f"{named} is not a causal Llama or Mistral, and only these are written to GGUF. {INSTEAD}")
-    if hasattr(model, "peft_config"):
-        raise NotExpressible(
-            f"{named} has a PEFT adapter. Call its merge_and_unload() first, and pass what it returns."
-        )
     if getattr(config, "sliding_window", None):
         raise NotExpressible(f"{named} has a sliding window, which llama.cpp's 'llama' does not have. {INSTEAD}")
-    if model.dtype not in TYPES or is_quantised(model):
-        state = "quantised" if is_quantised(model) else f"in {model.dtype}"
+    if model.dtype not in TYPES:
         raise NotExpressible(
-            f"{named} is {state}. Load it in float32, float16 or bfloat16, without "
-            "quantization_config; llama.cpp's llama-quantize makes the file smaller."
+            f"{named} is in {model.dtype}. Load it in float32, float16 or bfloat16; llama.cpp's llama-quantize makes "
+            "the file smaller."
         )
 
 

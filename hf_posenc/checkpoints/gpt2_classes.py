@@ -17,8 +17,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from hf_posenc.checkpoints.export import filled
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_schemes
+from hf_posenc.checkpoints.plain_checkpoint import filled
 from hf_posenc.checkpoints.plain_config import explained_refusal
 from hf_posenc.checkpoints.static_rotation import HOOKS, longrope
 from hf_posenc.core.geometry import Rotation

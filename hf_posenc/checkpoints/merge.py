@@ -18,23 +18,23 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.checkpoints.export import merge_adapter
 from hf_posenc.checkpoints.held_out_texts import copy_held_out
 from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checkpoints.logits import logits_of, random_text
+from hf_posenc.checkpoints.peft import merge_adapter
 from hf_posenc.checkpoints.plain_config import is_expressible
-from hf_posenc.checkpoints.tokenizer import copy_tokenizer
+from hf_posenc.checkpoints.tokenizer import tokenizer_found
 from hf_posenc.core.files.paths import check_disk_space, folder_to_write, nearest_existing
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
-from hf_posenc.patching.offloading import computing_device, offloads_of
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.patching.text_limits import raise_limits_in
 
-TOKENS, SEED = 512, 0
-"""Length and seed of the random text whose logits are compared."""
+TOKENS = 512
+"""Length of the random text whose logits are compared."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Merged:
         scheme: its scheme; None if the adapter was trained without one.
         deviation: root-mean-square difference of logits from those of the adapter, over their standard deviation.
         tokenizer: whether a tokenizer was found with the adapter or its base, and copied.
-        expressible: whether `hf_posenc.export_native` can write it for plain transformers.
+        expressible: whether `hf_posenc.export` can write it for plain transformers.
     """
 
     folder: Path
@@ -93,7 +93,8 @@ def merge(
     target = empty_folder(folder)
     check_not_quantised(checkpoint, hf_kwargs)
     model: Any = from_pretrained(name, peft_adapter=on_top, **hf_kwargs).eval()
-    ids = random_text(model)
+    length = getattr(model.config.get_text_config(), "max_position_embeddings", None) or TOKENS
+    ids = random_text(model, min(TOKENS, length))
     want = logits_of(model, ids)
     merged = merge_adapter(model)
     got = logits_of(merged, ids)
@@ -105,7 +106,9 @@ def merge(
         merged.save_pretrained(staging)
         scheme = describe(merged).scheme if is_patched(merged) else None
         expressible = is_expressible(merged)
-        copied = copy_tokenizer(named, staging)
+        tokenizer = tokenizer_found(named)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(staging)
         raise_limits_in(staging, merged)
         del model, merged
         again = from_pretrained(staging, **{**with_hub_options(hf_kwargs, {}), "dtype": dtype}).eval()
@@ -115,7 +118,7 @@ def merge(
                 "was kept; please report this."
             )
     copy_held_out(named.adapter, target)
-    return Merged(target, scheme, deviation, copied, expressible)
+    return Merged(target, scheme, deviation, tokenizer is not None, expressible)
 
 
 def empty_folder(given: str | os.PathLike[str]) -> Path:
@@ -160,21 +163,6 @@ def check_close(got: Tensor, want: Tensor, name: str) -> float:
             "with hf_posenc.from_pretrained instead."
         )
     return deviation
-
-
-def random_text(model: nn.Module) -> Tensor:
-    """A text ``[1, token]`` of random tokens, always the same, that fits the model."""
-    config: Any = model.config.get_text_config()  # type: ignore[union-attr,operator]
-    length = min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
-    ids = torch.randint(0, config.vocab_size, (1, length), generator=torch.Generator().manual_seed(SEED))
-    return ids.to(computing_device(model, offloads_of(model)))
-
-
-def logits_of(model: nn.Module, ids: Tensor) -> Tensor:
-    """What a model computes of a text: logits, or hidden states where it has no head."""
-    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}  # type: ignore[union-attr]
-    with torch.no_grad():
-        return model(input_ids=ids, **more)[0]
 
 
 def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tuple[nn.Module, PatchReport | None]:

@@ -142,7 +142,7 @@ def write_results(folder: Path, results: Any, scheme: str) -> None:
     update_metadata(folder, model_name=folder.name, eval_results=found)
 
 
-def write_found_results(folder: Path, given: Any, beside: str, scheme: str) -> None:
+def write_found_results(folder: Path, given: Any, beside: str | None, scheme: str) -> None:
     """Write the results that are given, or else those of this scheme in the folder ``beside``, if there are any.
 
     Raises:
@@ -150,7 +150,7 @@ def write_found_results(folder: Path, given: Any, beside: str, scheme: str) -> N
     """
     if given is not None:
         write_results(folder, given, scheme)
-    elif Path(beside).is_dir():
+    elif beside is not None and Path(beside).is_dir():
         with suppress(BadComparison):
             write_results(folder, beside, scheme)
 

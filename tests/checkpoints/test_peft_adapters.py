@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hf_posenc import describe, export_native, from_pretrained, is_patched, patch_model, unpatch_model
+from hf_posenc import describe, export, from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.merge import merge
 from hf_posenc.checkpoints.peft import load_peft_adapter
@@ -221,7 +221,7 @@ def test_a_folder_with_an_adapter_is_refused(write: str, tmp_path: Path) -> None
     before = sorted(tmp_path.iterdir())
     model = patch_model(tiny_model("llama"), "yarn", factor=4)
     with pytest.raises(FolderUnusable, match="PEFT adapter"):
-        model.save_pretrained(tmp_path) if write == "save" else export_native(model, tmp_path)
+        model.save_pretrained(tmp_path) if write == "save" else export(model, tmp_path)
     assert sorted(tmp_path.iterdir()) == before
     tiny_model("llama").save_pretrained(tmp_path)
     text = torch.arange(3, 35)[None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import torch
 from accelerate import cpu_offload
 from safetensors.torch import load_file
 
-from hf_posenc import export_auto, export_native, patch_model
+from hf_posenc import export, patch_model
 from hf_posenc.checkpoints import other_class
-from hf_posenc.checkpoints.gguf_file import export_gguf
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import NotExpressible
 
@@ -28,7 +26,7 @@ def test_the_same_weights(family: str, scheme: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(other_class, "check_alone", lambda *_: None)
     written = []
     for away in (True, False):
-        export_auto(patched(family, scheme, away=away), tmp_path / str(away))
+        export(patched(family, scheme, away=away), tmp_path / str(away), to="auto")
         written.append(load_file(tmp_path / str(away) / "model.safetensors"))
     assert written[0].keys() == written[1].keys()
     assert all(torch.equal(one, written[1][name]) for name, one in written[0].items())
@@ -36,7 +34,7 @@ def test_the_same_weights(family: str, scheme: str, tmp_path: Path, monkeypatch:
 
 @pytest.mark.slow
 def test_the_export_is_compared_with_the_offloaded_model(tmp_path: Path) -> None:
-    export_auto(patched("gpt2", "yarn"), tmp_path / "plain")
+    export(patched("gpt2", "yarn"), tmp_path / "plain", to="auto")
     assert (tmp_path / "plain" / "model.safetensors").exists()
 
 
@@ -50,10 +48,10 @@ def test_a_bundle_has_the_weights(tmp_path: Path) -> None:
     assert all(torch.equal(weight, other[name]) for name, weight in one.items())
 
 
-@pytest.mark.parametrize("export", [export_native, export_auto, export_gguf])
-def test_parameters_that_an_export_computes_from_are_refused(export: Callable[..., Any], tmp_path: Path) -> None:
-    if export is export_gguf:
+@pytest.mark.parametrize("to", ["transformers", "auto", "gguf"])
+def test_parameters_that_an_export_computes_from_are_refused(to: Any, tmp_path: Path) -> None:
+    if to == "gguf":
         pytest.importorskip("gguf")
     with pytest.raises(NotExpressible, match="offloaded"):
-        export(patched("llama", "rope", learn_freq=True), tmp_path / "plain")
+        export(patched("llama", "rope", learn_freq=True), tmp_path / "plain", to=to)
     assert not (tmp_path / "plain").exists()
