@@ -25,7 +25,7 @@ from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config, 
 from hf_posenc.checkpoints.readers.compare import readings
 from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA, UNSCALED, by_layer_type, rotations
-from hf_posenc.patching.model_card import write_plain_section
+from hf_posenc.patching.model_card import FRONT_MATTER, PLAIN, SECTION, replace_section
 from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 
@@ -106,7 +106,9 @@ def write_checkpoint(plain: Any, model: Any, staging: Path, length: int) -> None
     report = describe(model)
     state_training(plain, model)
     plain.save_pretrained(staging)
-    write_plain_section(staging, report.scheme, report.trained_length, length)
+    lengths = {"trained_length": report.trained_length, "target_length": length}
+    section = SECTION.format(scheme=report.scheme, loading=PLAIN, **lengths)
+    replace_section(staging, section, FRONT_MATTER.format(library="transformers"))
 
 
 def state_training(plain: Any, model: Any) -> None:
