@@ -6,8 +6,8 @@ Read in this order:
    `config`; `load_weights`, `restore`: the model, patched before its weights come. `auto`, `bundled`: other ways in.
 2. `peft`: adapters. `adapter_folder`: what is read; `adapter_checks`: what must fit; `peft_hooks`, `peft_methods`: the
    same where others call PEFT.
-3. `export`: every format. `plain_checkpoint`: for transformers; `native_parameters`, `static_rotation`: a scheme in its
-   words; `plain_config`: compared; `other_class`, `gguf_file`, `onnx_file`: other forms; `readers`: what engines make of it.
+3. `export`: every format. `native_parameters`, `static_rotation`: a scheme in transformers' words; `plain_config`:
+   compared; `plain_checkpoint`, `other_class`, `gguf_file`, `onnx_file`: written; `readers`: what engines make of it.
 4. `merge`: an adapter and its base as one.
 
 Writing a patched checkpoint is the work of `hf_posenc.patching.atomic_save`.
