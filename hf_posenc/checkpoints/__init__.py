@@ -3,7 +3,7 @@
 Read in this order:
 
 1. `load`: from a name to a model. `model_name`, `hub`: where it is; `checkpoint`: its files, checked by `validate` and
-   `config`; `load_weights`, `restore`: the model, patched before its weights come. `auto`, `bundled`: other ways in.
+   `config`; `restore`: the model, patched before its weights come. `auto`, `bundled`: other ways in.
 2. `peft`: adapters. `adapter_folder`: what is read; `adapter_checks`: what must fit; `peft_hooks`, `peft_methods`: the
    same where others call PEFT.
 3. `export`: every format. `native_parameters`, `static_rotation`: a scheme in transformers' words; `plain_config`:

@@ -18,8 +18,8 @@ from torch import nn
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import with_hub_options
-from hf_posenc.checkpoints.load_weights import load_weights
 from hf_posenc.checkpoints.peft import attach_adapter
+from hf_posenc.checkpoints.restore import load_weights
 from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched, shown
@@ -68,16 +68,21 @@ def from_pretrained(
         WrongKind: the name is neither text nor a path.
         NotPatched: lengths or layers were given, and there is no scheme they could belong to.
     """
+    if hf_kwargs.get("use_safetensors", True) is False:
+        raise CheckpointMismatch(
+            "use_safetensors=False asks for pickled weights, which can run code when they are read. "
+            "Load them with transformers, save_pretrained, and pass that folder."
+        )
     lengths: dict[str, Any] = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
     checkpoint = Checkpoint.open(name_or_path, peft_adapter=peft_adapter, **hf_kwargs)
-    check_asked(checkpoint, {"scheme": scheme, **lengths, "layers": layers or None})
+    check_asked(checkpoint, {"scheme": scheme, **options, **lengths, "layers": layers or None})
     chosen = checkpoint.model_class(model_class)
     keywords = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
     if checkpoint.named.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
         hf_kwargs["dtype"] = checkpoint.named.dtype
     hf_kwargs = with_hub_options(hf_kwargs, checkpoint.named.hub)
-    model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
+    model, info = load_weights(chosen, checkpoint.name, checkpoint.model_scheme, keywords=keywords, **hf_kwargs)
     if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
         check_layer_count(checkpoint.name, checkpoint.config, info.get("unexpected_keys", ()), some=True)
 
@@ -89,28 +94,18 @@ def from_pretrained(
     return (loaded, info) if hf_kwargs.get("output_loading_info") else loaded  # type: ignore[return-value]
 
 
-def require_safetensors(hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The caller's keywords, with safetensors required."""
-    if hf_kwargs.get("use_safetensors", True) is False:
-        raise CheckpointMismatch(
-            "use_safetensors=False asks for pickled weights, which can run code when they are read. "
-            "Load them with transformers, save_pretrained, and pass that folder."
-        )
-    return {**hf_kwargs, "use_safetensors": True}
-
-
 def check_asked(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> None:
     """Refuse a scheme, lengths or layers for a checkpoint that carries its own, and any of them without a scheme."""
-    given = next((name for name, value in asked.items() if value is not None), None)
-    if given is not None and checkpoint.scheme is not None:
+    given = [f"{name} {shown(value)}" for name, value in asked.items() if value is not None]
+    if given and checkpoint.scheme is not None:
         raise CheckpointMismatch(
-            f"{shown(checkpoint.named.adapter or checkpoint.name)} carries scheme {checkpoint.scheme}, and {given} was "
-            "given. Leave that out; unpatch_model removes the scheme, and hf-posenc compare measures others on the "
-            "same weights."
+            f"{shown(checkpoint.named.adapter or checkpoint.name)} carries scheme {checkpoint.scheme}, and "
+            f"{', '.join(given)} was asked for. Leave that out; unpatch_model removes the scheme, and hf-posenc compare "
+            "measures others on the same weights."
         )
-    if given is not None and asked["scheme"] is None:
+    if given and asked["scheme"] is None:
         raise NotPatched(
-            f"{given} needs a scheme, and neither the call nor the checkpoint has one. Pass scheme (--scheme)."
+            f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass scheme (--scheme)."
         )
 
 

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel, logging
 
-from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.core.files.hf_errors import explained_errors
+from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patching.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.proof import EffectProbe
@@ -57,6 +58,45 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
 
     methods = {"__init__": __init__, "config_class": guarded_class(cls.config_class), PATCHED_CLASS_MARK: True}
     return type(cls.__name__, (cls,), {**methods, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
+
+
+def load_weights(
+    cls: type[PreTrainedModel],
+    name: str,
+    scheme: SchemeConfig | None,
+    *args: Any,
+    keywords: Iterable[str] = (),
+    **hf_kwargs: Any,
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Build ``cls`` with the scheme its checkpoint was saved with, and fill in the weights, from safetensors alone.
+
+    Returns:
+        The model, of class ``cls``, and transformers' loading report.
+    """
+    hf_kwargs |= {"output_loading_info": True, "use_safetensors": True}
+    device_map = hf_kwargs.get("device_map")
+    if isinstance(device_map, Mapping):
+        device_map = hf_kwargs["device_map"] = dict(device_map)
+    with explained_errors(name, keywords):
+        try:
+            loader = cls if scheme is None else patched_class(cls, scheme, device_map)
+            model, info = loader.from_pretrained(name, *args, **hf_kwargs)
+        except PosEncError as error:
+            if scheme is None:
+                raise
+            raise CheckpointMismatch(
+                f"{name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
+                "Save the patched model again with save_pretrained."
+            ) from error
+        check_no_missing_weights(model, info, name)
+        vars(model).pop(INITIALISER, None)
+        initialise_missing(model, set(info["missing_keys"]))
+        keep_arranged(model)
+        check_finite(model)
+        for part in parts_of(model) if scheme is not None else ():
+            finish_part(part)
+        raise_limits(model)
+    return model, info
 
 
 def initialise_at_length(model: PreTrainedModel, length: int) -> None:
@@ -101,17 +141,6 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
         raise CheckpointMismatch(
             f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
         )
-
-
-def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
-    """Finish a patched model once its weights are loaded: missing parameters, frozen tables, effect probe."""
-    vars(model).pop(INITIALISER, None)
-    initialise_missing(model, set(missing))
-    keep_arranged(model)
-    check_finite(model)
-    for part in parts_of(model):
-        finish_part(part)
-    raise_limits(model)
 
 
 def finish_part(model: nn.Module) -> None:
