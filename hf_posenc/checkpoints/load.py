@@ -20,7 +20,6 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.peft import attach_adapter
 from hf_posenc.checkpoints.restore import load_weights
-from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched, shown
 from hf_posenc.patching.patch import patch_model
@@ -83,8 +82,6 @@ def from_pretrained(
         hf_kwargs["dtype"] = checkpoint.named.dtype
     hf_kwargs = with_hub_options(hf_kwargs, checkpoint.named.hub)
     model, info = load_weights(chosen, checkpoint.name, checkpoint.model_scheme, keywords=keywords, **hf_kwargs)
-    if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
-        check_layer_count(checkpoint.name, checkpoint.config, info.get("unexpected_keys", ()), some=True)
 
     loaded: nn.Module = model
     if checkpoint.adapter is not None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel, logging
 
+from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patching.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
@@ -89,6 +90,8 @@ def load_weights(
                 "Save the patched model again with save_pretrained."
             ) from error
         check_no_missing_weights(model, info, name)
+        if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
+            check_layer_count(name, vars(model.config), info["unexpected_keys"], unread=True)
         vars(model).pop(INITIALISER, None)
         initialise_missing(model, set(info["missing_keys"]))
         keep_arranged(model)

@@ -16,6 +16,7 @@ from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patching.scheme_config import SchemeConfig
 
+from ..families.tiny import tiny
 from ..small_models import TRAINED, edit, edit_weights
 from .conftest import FACTOR
 
@@ -125,3 +126,11 @@ def test_scheme_configs_that_do_not_fit_the_model(make_model, tmp_path) -> None:
         edit(tmp_path, position_scheme={**config["position_scheme"], **change})
         with pytest.raises(CheckpointMismatch, match="does not fit its BertForMaskedLM"):
             from_pretrained(tmp_path)
+
+
+def test_layers_that_a_family_leaves_out_on_purpose(tmp_path: Path) -> None:
+    """GLM 4's layer for predicting further tokens stands behind those that its configuration counts."""
+    model = tiny("glm4_moe", num_hidden_layers=46, first_k_dense_replace=46, max_position_embeddings=TRAINED)
+    model.save_pretrained(tmp_path)
+    edit_weights(tmp_path, lambda weights: weights.update({"model.layers.46.eh_proj.weight": torch.ones(4, 4)}))
+    assert len(from_pretrained(tmp_path).model.layers) == 46
