@@ -16,10 +16,10 @@ from hf_posenc.checkpoints.gguf_file import write_gguf
 from hf_posenc.checkpoints.held_out_texts import copy_held_out
 from hf_posenc.checkpoints.hub import hub_options
 from hf_posenc.checkpoints.load import from_pretrained, is_quantised
+from hf_posenc.checkpoints.merge import merge_adapter
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.onnx_file import write_onnx
 from hf_posenc.checkpoints.other_class import write_auto
-from hf_posenc.checkpoints.peft import merge_adapter
 from hf_posenc.checkpoints.plain_checkpoint import write_plain
 from hf_posenc.checkpoints.plain_config import check_no_adapter
 from hf_posenc.checkpoints.readers.compare import Reading
@@ -46,7 +46,7 @@ class Exported:
         written: what the format records. Its ``rope_parameters`` and ``model_type`` for transformers, ``code`` for a
             bundle; the rotation for ``gguf``; ``cache``, ``reason``, ``deviation`` and ``lengths`` for ``onnx``.
         readers: what each engine computes from the ``rope_parameters``, as `read_elsewhere` says.
-        tokenizer: whether a tokenizer was written.
+        tokenizer: whether there was a tokenizer to write.
     """
 
     folder: Path
@@ -113,7 +113,7 @@ def export(
         named = ModelName.of(model, adapter=loading.get("peft_adapter"), hub=hub_options(loading))
         beside = named.adapter or named.model
         tokenizer = tokenizer or tokenizer_found(named)
-        model = merge_adapter(from_pretrained(model, **loading))
+        model, _ = merge_adapter(from_pretrained(model, **loading))
         if not is_patched(model):
             raise NotPatched(f"{shown(beside)} carries no scheme, and none is named. Pass one with scheme= (--scheme).")
     elif loading:

@@ -97,8 +97,8 @@ def check_asked(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> None:
     if given and checkpoint.scheme is not None:
         raise CheckpointMismatch(
             f"{shown(checkpoint.named.adapter or checkpoint.name)} carries scheme {checkpoint.scheme}, and "
-            f"{', '.join(given)} was asked for. Leave that out; unpatch_model removes the scheme, and hf-posenc compare "
-            "measures others on the same weights."
+            f"{', '.join(given)} was asked for. Leave that out; unpatch_model removes the scheme, and "
+            "hf-posenc compare measures others on the same weights."
         )
     if given and asked["scheme"] is None:
         raise NotPatched(

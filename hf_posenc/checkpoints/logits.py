@@ -9,11 +9,14 @@ from torch import Tensor
 
 from hf_posenc.patching.offloading import computing_device, offloads_of
 
+TOKENS = 512
 
-def random_text(model: Any, length: int, seed: int = 0) -> Tensor:
-    """A text ``[1, token]`` of random tokens, always the same."""
-    tokens = model.config.get_text_config().vocab_size
-    return torch.randint(0, tokens, (1, length), generator=torch.Generator().manual_seed(seed))
+
+def random_text(model: Any, length: int | None = None, seed: int = 0) -> Tensor:
+    """A text ``[1, token]`` of random tokens, always the same; by default of `TOKENS`, if the model reads as many."""
+    config = model.config.get_text_config()
+    length = length or min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
+    return torch.randint(0, config.vocab_size, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
 def logits_of(model: Any, ids: Tensor) -> Tensor:

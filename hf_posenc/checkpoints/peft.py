@@ -21,10 +21,9 @@ from hf_posenc.checkpoints.adapter_checks import check_complete, check_other_ada
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.peft_methods import check_methods
-from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.staged import staged
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.errors import NotExpressible, UnsupportedModel, WrongKind, shown
+from hf_posenc.errors import UnsupportedModel, WrongKind, shown
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.patch import rollback_on_error
@@ -122,37 +121,3 @@ def attach_adapter(
             adapted.load_adapter(folder, adapter_name, **kwargs)
         check_complete(adapted, adapter, weights, adapter_name)
     return adapted
-
-
-def merge_adapter(model: Any) -> Any:
-    """Merge a model's PEFT adapter into its weights; a model without an adapter is returned unchanged.
-
-    Raises:
-        NotExpressible: adapters of this type, such as prompts, are no change of weights, or not of these.
-    """
-    if not hasattr(model, "peft_config"):
-        return model
-    if not hasattr(model, "merge_and_unload"):
-        raise NotExpressible(
-            f"The PEFT adapter of this {type(model).__name__} cannot be merged into the weights. "
-            "Use the adapter itself: hf_posenc.from_pretrained and --model take it."
-        )
-    untie(model.base_model.model)
-    try:
-        return model.merge_and_unload()
-    except (NotImplementedError, TypeError, ValueError) as error:  # PEFT's words for layers it cannot merge into
-        raise NotExpressible(
-            f"PEFT cannot merge the adapter of this {type(model).__name__}: {reason_of(error)}. Use the "
-            "adapter itself: hf_posenc.from_pretrained and --model take it."
-        ) from error
-
-
-def untie(model: Any) -> None:
-    """Give the output layer weights of its own where an adapter would be merged into one of two tied layers."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    tied = model.get_input_embeddings(), model.get_output_embeddings()
-    if None not in tied and tied[0].weight is tied[1].weight and any(isinstance(one, BaseTunerLayer) for one in tied):
-        output = getattr(tied[1], "base_layer", tied[1])
-        output.weight = nn.Parameter(output.weight.detach().clone(), requires_grad=False)
-        model.config.tie_word_embeddings = False
