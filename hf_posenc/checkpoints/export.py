@@ -43,8 +43,9 @@ class Exported:
 
     Attributes:
         folder: where it is.
-        written: what the format records. Its ``rope_parameters`` and ``model_type`` for transformers, ``code`` for a
-            bundle; the rotation for ``gguf``; ``cache``, ``reason``, ``deviation`` and ``lengths`` for ``onnx``.
+        written: what the format records. The ``rope_parameters`` for transformers, with the ``model_type`` for
+            ``auto``; ``code`` for a bundle; the rotation in the words of ``gguf``; for ``onnx``, whether it has a
+            ``cache`` or the ``reason`` why not, the largest ``deviation`` of an output, and the ``lengths`` compared.
         readers: what each engine computes from the ``rope_parameters``, as `read_elsewhere` says.
         tokenizer: whether there was a tokenizer to write.
     """
@@ -118,7 +119,8 @@ def export(
             raise NotPatched(f"{shown(beside)} carries no scheme, and none is named. Pass one with scheme= (--scheme).")
     elif loading:
         raise UnknownOption(
-            f"{next(iter(loading))} belongs to a model that is loaded, and this one is. Leave it out, or pass a name."
+            f"{next(iter(loading))} is an option of loading, and this model is loaded already. Leave it out, or pass the "
+            "name of the model."
         )
     scheme = describe(model).scheme
     check_no_adapter(model)

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
-from hf_posenc import describe, export, patch_model, scheme_of
+from hf_posenc import describe, export, load_starter, patch_model, scheme_of
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import AlreadyScaled, NotExpressible, NotPatched, OnlyWithinTrainedLength
 from hf_posenc.schemes.rotary.yarn import Yarn
@@ -220,3 +220,24 @@ def test_without_the_entry_the_target_would_be_taken_for_the_trained_length(tmp_
     bare = AutoModelForCausalLM.from_pretrained(edit(tmp_path / "once", without=KEYS))
     patch_model(bare, "yarn", factor=2)
     assert describe(bare).trained_length == 4 * TRAINED_LENGTH
+
+
+@pytest.mark.parametrize(("to", "file"), [("transformers", "config.json"), ("gguf", "model.gguf")])
+def test_a_name_is_what_a_loaded_model_is(to: str, file: str, tmp_path) -> None:
+    if to == "gguf":
+        pytest.importorskip("gguf", reason="gguf is not installed (pip install gguf)")
+    model, tokenizer = load_starter("llama")
+    exported = export(patch_model(model, "yarn", factor=2), tmp_path / "loaded", to=to, tokenizer=tokenizer)
+    named = export("starter:llama", tmp_path / "named", to=to, scheme="yarn", factor=2)
+    assert (named.written, named.readers, named.tokenizer) == (exported.written, exported.readers, True)
+    files, others = ({path.name for path in one.folder.iterdir()} for one in (named, exported))
+    assert file in files == others
+
+
+@pytest.mark.parametrize(
+    "options", [{"to": "ggml"}, {"factor": 4}, {"to": "gguf", "results": ["results.json"]}], ids=str
+)
+def test_what_no_format_takes_is_refused(options: dict[str, object], tmp_path) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        export(patch_model(tiny_model("llama"), "yarn", factor=2), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
