@@ -70,20 +70,6 @@ def test_quantised_weights_are_exported_nowhere(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("to", ["transformers", "gguf"])
-def test_offloaded_weights_are_exported_as_they_are(to: Any, tmp_path: Path) -> None:
-    """accelerate keeps nothing but names in the modules: the files are those of the model before it."""
-    pytest.importorskip("gguf", reason="no dependency; it writes GGUF where installed")
-    accelerate = pytest.importorskip("accelerate")
-    model = patch_model(contract_model("llama"), "yarn", factor=4)
-    export(model, tmp_path / "whole", to=to)
-    accelerate.cpu_offload(model, "cpu")
-    assert all(weight.is_meta for weight in model.parameters()), "control"
-    export(model, tmp_path / "offloaded", to=to)
-    file = "model.gguf" if to == "gguf" else "model.safetensors"
-    assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "offloaded" / file).read_bytes()
-
-
 @pytest.mark.slow
 def test_quantised_projections_are_called_and_their_weights_not_used() -> None:
     """Every hook: a scheme on packed weights computes what it computes on the same weights unpacked."""
