@@ -119,8 +119,8 @@ def export(
             raise NotPatched(f"{shown(beside)} carries no scheme, and none is named. Pass one with scheme= (--scheme).")
     elif loading:
         raise UnknownOption(
-            f"{next(iter(loading))} is an option of loading, and this model is loaded already. Leave it out, or pass the "
-            "name of the model."
+            f"{next(iter(loading))} is an option of loading, and this model is loaded already. Leave it out, or pass "
+            "its name."
         )
     scheme = describe(model).scheme
     check_no_adapter(model)

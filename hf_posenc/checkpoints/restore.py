@@ -1,7 +1,7 @@
 """Build a model as it was saved, in a subclass whose constructor patches, and let transformers' loader fill it.
 
 The loader constructs on the meta device, where nothing has a value: the effect probe of the patch waits until the
-weights are there, and parameters the checkpoint lacks are initialised by the scheme, not by transformers.
+weights are there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from hf_posenc.patching.state import base_model_of, parts_of, patch_of, unpatche
 from hf_posenc.patching.swap import freeze, out_of_use
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.weights import check_finite, keep_arranged
-from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.spec import Plan, SchemeSpec
 
 logger = logging.get_logger(__name__)
@@ -93,7 +91,6 @@ def load_weights(
         if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
             check_layer_count(name, vars(model.config), info["unexpected_keys"], unread=True)
         vars(model).pop(INITIALISER, None)
-        initialise_missing(model, set(info["missing_keys"]))
         keep_arranged(model)
         check_finite(model)
         for part in parts_of(model) if scheme is not None else ():
@@ -135,7 +132,7 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
     missing = sorted(
         weight
         for weight in info.get("missing_keys", ())
-        if weight.startswith(prefix) and not {"posenc", "pooler"} & set(weight.split("."))
+        if weight.startswith(prefix) and "pooler" not in weight.split(".")
     )
     mismatched = sorted(str(one[0]) for one in info.get("mismatched_keys", ()))
     if missing or mismatched:
@@ -169,24 +166,3 @@ def apply_scheme(scheme: SchemeConfig, model: M) -> M:
 
 def _spec(chosen: Plan) -> SchemeSpec:
     return [(cls.record.name, options) for cls, options in chosen.parts]
-
-
-def initialise_missing(model: nn.Module, missing: set[str]) -> None:
-    """Initialise the parameters that a checkpoint lacks; those that were loaded keep their values."""
-    for prefix, scheme in model.named_modules():
-        if not isinstance(scheme, Scheme) or isinstance(scheme, Composition):
-            continue
-        lost = [name for name, _ in scheme.named_parameters() if f"{prefix}.{name}" in missing]
-        if not lost:
-            continue
-        if any(weight.is_meta for weight in scheme.parameters()):
-            raise CheckpointMismatch(
-                f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.shown_name!r}, and the device map "
-                "offloads them, so they cannot be initialised. Load it without a device_map, train and save it."
-            )
-        logger.warning(
-            f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.shown_name!r}. Train the model before use."
-        )
-        kept = {name: p.detach().clone() for name, p in scheme.named_parameters() if name not in lost}
-        scheme.reset_parameters()
-        scheme.load_state_dict(kept, strict=False)
