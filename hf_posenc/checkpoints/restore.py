@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from torch import nn
-from transformers import PreTrainedModel, logging
+from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
@@ -28,7 +28,6 @@ from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.weights import check_finite, keep_arranged
 from hf_posenc.schemes.spec import Plan, SchemeSpec
 
-logger = logging.get_logger(__name__)
 M = TypeVar("M", bound=nn.Module)
 INITIALISER = "initialize_weights"  # as the loader calls it
 PATCHED_CLASS_MARK = "posenc_restoring"  # marks the classes of `patched_class`

@@ -30,10 +30,6 @@ Results = Annotated[
         help="Results of eval or compare, for the model card; default: those in the folder of --model.",
     ),
 ]
-Adapter = Annotated[
-    str,
-    cli.of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
-]
 
 
 def export(
@@ -87,7 +83,7 @@ def export(
 
 
 def merge(
-    model: Adapter,
+    model: cli.Model,
     out: cli.NewFolder,
     base: cli.Base = None,
     dtype: cli.Dtype = None,
