@@ -16,14 +16,11 @@ from hf_posenc.core.lazy import after_import, lazy_exports
 if TYPE_CHECKING:
     from hf_posenc.checkpoints.auto import disable_auto as disable_auto
     from hf_posenc.checkpoints.auto import enable_auto as enable_auto
+    from hf_posenc.checkpoints.export import Exported as Exported
     from hf_posenc.checkpoints.export import export as export
-    from hf_posenc.checkpoints.export import export_native as export_native
-    from hf_posenc.checkpoints.gguf_file import export_gguf as export_gguf
     from hf_posenc.checkpoints.load import from_pretrained as from_pretrained
     from hf_posenc.checkpoints.merge import Merged as Merged
     from hf_posenc.checkpoints.merge import merge as merge
-    from hf_posenc.checkpoints.onnx_file import export_onnx as export_onnx
-    from hf_posenc.checkpoints.other_class import export_auto as export_auto
     from hf_posenc.checkpoints.peft import load_peft_adapter as load_peft_adapter
     from hf_posenc.checkpoints.readers.compare import read_elsewhere as read_elsewhere
     from hf_posenc.checks.run import check as check
@@ -55,15 +52,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "hf_posenc.checkpoints.auto": ("disable_auto", "enable_auto"),
-        "hf_posenc.checkpoints.export": ("export", "export_native"),
-        "hf_posenc.checkpoints.gguf_file": ("export_gguf",),
+        "hf_posenc.checkpoints.export": ("Exported", "export"),
         "hf_posenc.checkpoints.load": ("from_pretrained",),
         "hf_posenc.checkpoints.merge": (
             "Merged",
             "merge",
         ),
-        "hf_posenc.checkpoints.onnx_file": ("export_onnx",),
-        "hf_posenc.checkpoints.other_class": ("export_auto",),
         "hf_posenc.checkpoints.peft": ("load_peft_adapter",),
         "hf_posenc.checkpoints.readers.compare": ("read_elsewhere",),
         "hf_posenc.checks.run": ("check", "check_scheme"),

@@ -49,7 +49,7 @@ def write(folder: Path, name: str | None) -> None:
     """Export every case, and what the patched model computes."""
     import torch
 
-    from hf_posenc import export, export_gguf, from_pretrained
+    from hf_posenc import export, from_pretrained
 
     name = name or random_llama(folder / "base")
     for number, (scheme, options) in enumerate(CASES):
@@ -58,7 +58,7 @@ def write(folder: Path, name: str | None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             export(model, folder / str(number))
-        export_gguf(model, folder / f"{number}.gguf")
+        export(model, folder / f"{number}-gguf", to="gguf")
         with torch.no_grad():
             scores = model(text).logits.log_softmax(-1)[0, :-1].gather(1, text[0, 1:, None])[:, 0]
         case = {"scheme": scheme, "options": options, "text": text[0].tolist(), "scores": scores.tolist()}
@@ -93,7 +93,7 @@ def llama_cpp(folder: Path, text: list[int]) -> list[float]:
     import llama_cpp as engine
     import numpy as np
 
-    file = str(folder.with_suffix(".gguf"))
+    file = str(folder.with_name(f"{folder.name}-gguf") / "model.gguf")
     cache = {"type_k": engine.GGML_TYPE_F32, "type_v": engine.GGML_TYPE_F32, "flash_attn": False}
     model = engine.Llama(file, n_ctx=1024, n_batch=1024, logits_all=True, verbose=False, **cache)
     model.eval(text)

@@ -16,8 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.config import check_no_remote_code, config_content
-from hf_posenc.checkpoints.load_weights import load_weights
-from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, patched_class
+from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, load_weights, patched_class
 from hf_posenc.core.tested_versions import host_changed
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.config_guard import SCHEME_KEY, unguard
@@ -67,7 +66,7 @@ def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None
     if not patched:
         return original(cls, name_or_path, *args, **hf_kwargs)
     wanted = hf_kwargs.pop("output_loading_info", False)
-    loaded = load_weights(Checkpoint.open(name, **hf_kwargs), cls, *args, **{**hf_kwargs, "use_safetensors": True})
+    loaded = load_weights(cls, name, Checkpoint.open(name, **hf_kwargs).model_scheme, *args, **hf_kwargs)
     return loaded if wanted else loaded[0]
 
 

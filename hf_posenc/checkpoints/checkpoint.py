@@ -94,12 +94,6 @@ class Checkpoint:
         return self.model_scheme or (self.adapter.scheme if self.adapter else None)
 
     @property
-    def schemes(self) -> dict[str, SchemeConfig]:
-        """Every scheme that is stored, by the name of the model or adapter it is stored with."""
-        adapter = {self.adapter.name: self.adapter.scheme} if self.adapter else {}
-        return {name: found for name, found in {self.name: self.model_scheme, **adapter}.items() if found is not None}
-
-    @property
     def architectures(self) -> list[str]:
         """Names of the model classes in the configuration."""
         listed = self.config.get("architectures")

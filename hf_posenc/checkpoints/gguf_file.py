@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hf_posenc.checkpoints.gguf_tokenizer import write_tokenizer
-from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.native_parameters import acting_schemes
 from hf_posenc.checkpoints.readers import llama_cpp
-from hf_posenc.checkpoints.readers.stated import Stated, grown
+from hf_posenc.checkpoints.readers.stated import Stated
 from hf_posenc.checkpoints.static_rotation import amplitude, divisors, static_rotation
-from hf_posenc.core.files.atomic import replaced
 from hf_posenc.errors import MissingPackage, NotExpressible
 from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
@@ -34,53 +31,27 @@ if TYPE_CHECKING:
 
     from hf_posenc.schemes.base import Scheme
 
+FILE = "model.gguf"
 MODEL_TYPES = ("llama", "mistral")
 """Model types of transformers that are llama.cpp's architecture ``llama``."""
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-INSTEAD = "Use hf_posenc.export or save_pretrained for this model."
+DIVISORS = "freqs"
+OF_TYPE: dict[str, dict[str, str]] = {
+    "default": {},
+    "linear": {"scaling_factor": "factor"},
+    "yarn": {
+        "scaling_factor": "factor", "scaling_orig_ctx_len": "original_max_position_embeddings",
+        "scaling_yarn_beta_fast": "beta_fast", "scaling_yarn_beta_slow": "beta_slow",
+    },
+}  # fmt: skip
+"""RoPE types that llama.cpp has: what GGUF calls their parameters, and what transformers does."""
+INSTEAD = "Export it in another format, or use the checkpoint that save_pretrained writes."
 
 
-@dataclass(frozen=True)
-class GgufRope:
-    """A rotation in the words of GGUF.
+def write_gguf(model: Any, staging: Path, tokenizer: Any = None) -> dict[str, Any]:
+    """Write a patched Llama or Mistral as `FILE`, in the dtype of the model, and return the rotation written.
 
-    Attributes:
-        type: ``none``, ``linear`` or ``yarn``.
-        theta: base of the frequencies.
-        factor: of the type; None where it has none.
-        original_length: from which ``yarn`` counts rotations, in tokens.
-        betas: between which numbers of rotations ``yarn`` passes from one frequency to the other, (fast, slow).
-        attn_factor: by which llama.cpp multiplies cosines and sines, beside its own 0.1 ln s + 1 for ``yarn``.
-        rope_freqs: divisor of each frequency; empty where the type says all.
-    """
-
-    type: str
-    theta: float
-    attn_factor: float
-    factor: float | None = None
-    original_length: int | None = None
-    betas: tuple[float, float] | None = None
-    rope_freqs: tuple[float, ...] = ()
-
-
-def export_gguf(model: Any, file: str | os.PathLike[str], tokenizer: Any = None) -> GgufRope:
-    """Write a patched Llama or Mistral as a GGUF file, in the dtype of the model.
-
-    Args:
-        model: a patched causal model without a PEFT adapter; it is not changed.
-        file: path of the new file; an existing file is replaced.
-        tokenizer: of the model. Without one that llama.cpp can represent, the file takes token ids only.
-
-    Returns:
-        The rotation that was written.
-
-    Warns:
-        TokenizerLeftOut: llama.cpp has no pre-tokenizer like this tokenizer's.
-
-    Raises:
-        NotPatched: the model carries no scheme.
-        NotExpressible: the model is no Llama, or its scheme does more than rotate by fixed frequencies.
-        MissingPackage: the package ``gguf`` is not installed.
+    Without a tokenizer that llama.cpp can represent, the file takes token ids only.
     """
     try:
         import gguf
@@ -88,18 +59,18 @@ def export_gguf(model: Any, file: str | os.PathLike[str], tokenizer: Any = None)
         raise MissingPackage("The package gguf is not installed. Install it with: pip install gguf") from error
     check_llama(model)
     rope = rope_of(model)
-    with replaced(Path(file)) as temporary:
-        writer = gguf.GGUFWriter(temporary, "llama")
-        write_config(writer, model, rope)
-        write_tokenizer(writer, tokenizer, model.config.vocab_size)
-        for name, values, dtype in tensors_of(model, rope):
-            writer.add_tensor(name, values, raw_dtype=dtype)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        check_read_back(temporary, model, rope)
-    return rope
+    file = staging / FILE
+    writer = gguf.GGUFWriter(file, "llama")
+    write_config(writer, model, rope)
+    write_tokenizer(writer, tokenizer, model.config.vocab_size)
+    for name, values, dtype in tensors_of(model, rope):
+        writer.add_tensor(name, values, raw_dtype=dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    check_read_back(file, model, rope)
+    return {"gguf": rope}
 
 
 def check_llama(model: Any) -> None:
@@ -107,59 +78,51 @@ def check_llama(model: Any) -> None:
     config, named = model.config, f"This {type(model).__name__}"
     if config.model_type not in MODEL_TYPES or not hasattr(model, "lm_head"):
         raise NotExpressible(f"{named} is not a causal Llama or Mistral, and only these are written to GGUF. {INSTEAD}")
-    if hasattr(model, "peft_config"):
-        raise NotExpressible(
-            f"{named} has a PEFT adapter. Call its merge_and_unload() first, and pass what it returns."
-        )
     if getattr(config, "sliding_window", None):
         raise NotExpressible(f"{named} has a sliding window, which llama.cpp's 'llama' does not have. {INSTEAD}")
-    if model.dtype not in TYPES or is_quantised(model):
-        state = "quantised" if is_quantised(model) else f"in {model.dtype}"
+    if model.dtype not in TYPES:
         raise NotExpressible(
-            f"{named} is {state}. Load it in float32, float16 or bfloat16, without "
-            "quantization_config; llama.cpp's llama-quantize makes the file smaller."
+            f"{named} is in {model.dtype}. Load it in float32, float16 or bfloat16; llama.cpp's llama-quantize makes "
+            "the file smaller."
         )
 
 
-def rope_of(model: Any) -> GgufRope:
+def rope_of(model: Any) -> dict[str, Any]:
     """The rotation of a patched model in the words of GGUF."""
     name = describe(model).scheme
     found = [gguf_rope(scheme) for scheme in dict.fromkeys(acting_schemes(base_model_of(model)[0]))]
-    if None in found or len(set(found)) != 1:
+    if found[0] is None or any(one != found[0] for one in found):
         raise NotExpressible(
             f"Scheme {name!r} does not rotate all layers by the same fixed frequencies, as llama.cpp's 'llama' "
             f"does. {INSTEAD}"
         )
-    return found[0]  # type: ignore[return-value]  # None was refused
+    return found[0]
 
 
-def gguf_rope(scheme: Scheme) -> GgufRope | None:
-    """The rotation of a scheme in the words of GGUF, or None where it does something else."""
+def gguf_rope(scheme: Scheme) -> dict[str, Any] | None:
+    """The rotation of a scheme in the words of GGUF, or None where it does something else.
+
+    Returns:
+        What `gguf.GGUFWriter.add_rope_…` takes, by the end of these names; `DIVISORS` of the frequencies where no type
+        says all.
+    """
     rotation, rotary = static_rotation(scheme), scheme.geometry.rotary
     if rotation is None or rotation.layout != "half" or rotary is None:
         return None
     scale, native = amplitude(scheme, rotation), scheme.native()
-    if native is not None and native["rope_type"] in ("default", "linear", "yarn"):
-        read = llama_cpp.read(Stated(native, "llama", rotation.dims, False, 1, 1)).frequencies
-        own = rotation.frequencies
-        if isinstance(own, tuple) and all(abs(a - b) <= 1e-6 * b for a, b in zip(read, own, strict=True)):
-            return of_type(native, scale)
-    return GgufRope("none", rotary.base, scale, rope_freqs=tuple(divisors(rotation, rotary.base)))
+    rope = {"freq_base": rotary.base, "scaling_type": "none", "scaling_attn_factors": scale}
+    if native is None or native["rope_type"] not in OF_TYPE or not isinstance(rotation.frequencies, tuple):
+        return rope | {DIVISORS: divisors(rotation, rotary.base)}
+    kind = native["rope_type"]
+    read = llama_cpp.read(Stated(native, "llama", rotation.dims, False, 1, 1))
+    if any(abs(a - b) > 1e-6 * b for a, b in zip(read.frequencies, rotation.frequencies, strict=True)):
+        return rope | {DIVISORS: divisors(rotation, rotary.base)}
+    rope |= {"freq_base": native["rope_theta"], "scaling_type": "none" if kind == "default" else kind}
+    rope |= {"scaling_attn_factors": scale / read.amplitude}
+    return rope | {name: native[key] for name, key in OF_TYPE[kind].items()}
 
 
-def of_type(native: dict[str, Any], scale: float) -> GgufRope:
-    """A rotation that one of llama.cpp's types computes."""
-    theta, factor = native["rope_theta"], native.get("factor")
-    if native["rope_type"] == "default":
-        return GgufRope("none", theta, scale)
-    if native["rope_type"] == "linear":
-        return GgufRope("linear", theta, scale, factor)
-    betas = native["beta_fast"], native["beta_slow"]
-    length = native["original_max_position_embeddings"]
-    return GgufRope("yarn", theta, scale / grown(native["factor"]), factor, length, betas)
-
-
-def write_config(writer: Any, model: Any, rope: GgufRope) -> None:
+def write_config(writer: Any, model: Any, rope: dict[str, Any]) -> None:
     """Write what llama.cpp has to know of the model beside its weights."""
     import gguf
 
@@ -180,19 +143,12 @@ def write_config(writer: Any, model: Any, rope: GgufRope) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_rope_dimension_count(head_dim)
-    writer.add_rope_freq_base(rope.theta)
-    writer.add_rope_scaling_type(gguf.RopeScalingType(rope.type))
-    writer.add_rope_scaling_attn_factors(rope.attn_factor)
-    if rope.factor is not None:
-        writer.add_rope_scaling_factor(rope.factor)
-    if rope.original_length is not None:
-        writer.add_rope_scaling_orig_ctx_len(rope.original_length)
-    if rope.betas is not None:
-        writer.add_rope_scaling_yarn_beta_fast(rope.betas[0])
-        writer.add_rope_scaling_yarn_beta_slow(rope.betas[1])
+    for key, value in rope.items():
+        if key != DIVISORS:
+            getattr(writer, f"add_rope_{key}")(gguf.RopeScalingType(value) if key == "scaling_type" else value)
 
 
-def tensors_of(model: Any, rope: GgufRope) -> Iterator[tuple[str, np.ndarray, Any]]:
+def tensors_of(model: Any, rope: dict[str, Any]) -> Iterator[tuple[str, np.ndarray, Any]]:
     """Name, values and type of every tensor of the file; norms and biases are float32, as llama.cpp computes them."""
     import gguf
     import numpy as np
@@ -207,8 +163,8 @@ def tensors_of(model: Any, rope: GgufRope) -> Iterator[tuple[str, np.ndarray, An
             raise NotExpressible(f"llama.cpp's 'llama' has no tensor for {name!r} of this model. {INSTEAD}")
         kind = gguf.GGMLQuantizationType[TYPES[model.dtype] if tensor.dim() > 1 else "F32"]
         yield there, gguf.quantize(in_neighbouring_pairs(name, tensor, model.config).float().numpy(), kind), kind
-    if rope.rope_freqs:
-        yield "rope_freqs.weight", np.array(rope.rope_freqs, dtype=np.float32), gguf.GGMLQuantizationType.F32
+    if DIVISORS in rope:
+        yield "rope_freqs.weight", np.array(rope[DIVISORS], dtype=np.float32), gguf.GGMLQuantizationType.F32
 
 
 def in_neighbouring_pairs(name: str, tensor: torch.Tensor, config: Any) -> torch.Tensor:
@@ -220,7 +176,7 @@ def in_neighbouring_pairs(name: str, tensor: torch.Tensor, config: Any) -> torch
     return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
-def check_read_back(file: Path, model: Any, rope: GgufRope) -> None:
+def check_read_back(file: Path, model: Any, rope: dict[str, Any]) -> None:
     """Read the file and compare every tensor with what was to be written."""
     import gguf
     import numpy as np

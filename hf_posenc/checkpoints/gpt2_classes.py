@@ -17,8 +17,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from hf_posenc.checkpoints.export import filled
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_schemes
+from hf_posenc.checkpoints.plain_checkpoint import filled
 from hf_posenc.checkpoints.plain_config import explained_refusal
 from hf_posenc.checkpoints.static_rotation import HOOKS, longrope
 from hf_posenc.core.geometry import Rotation
@@ -93,12 +93,7 @@ def as_gpt_neox(model: Any, scheme: Scheme) -> Any:
     )
     names = {"transformer.wte": "gpt_neox.embed_in", "transformer.ln_f": "gpt_neox.final_layer_norm"}
     with explained_refusal(parameters):  # of older classes, which rotate a quarter of a head whatever is stated
-        return filled(
-            model,
-            transformers.AutoModelForCausalLM.from_config,
-            config,
-            renamed(model, names, "gpt_neox.layers", "attention"),
-        )
+        return filled(model, FROM_CONFIG, config, renamed(model, names, "gpt_neox.layers", "attention"))
 
 
 def as_bloom(model: Any, scheme: ALiBi) -> Any:

@@ -8,9 +8,8 @@ constructor, so that transformers' loader finds a place for every parameter.
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -19,14 +18,12 @@ from torch import nn
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import with_hub_options
-from hf_posenc.checkpoints.load_weights import load_weights
 from hf_posenc.checkpoints.peft import attach_adapter
-from hf_posenc.checkpoints.validate import check_layer_count
+from hf_posenc.checkpoints.restore import load_weights
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
+from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched, shown
 from hf_posenc.patching.patch import patch_model
-from hf_posenc.patching.scheme_config import SchemeConfig
-from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
+from hf_posenc.schemes.spec import SchemeSpec, option_names_of, parts_of_spec
 
 Layers = Mapping[int | str, SchemeSpec] | Literal["all"] | None
 
@@ -50,8 +47,8 @@ def from_pretrained(
         name_or_path: a folder, a Hub name or ``"starter:llama"``. It leads to a model, to a PEFT adapter (its base is
             loaded too), or to a run of `hf_posenc.training.finetune`.
         model_class: a model class or an Auto class; by default the checkpoint's own architecture.
-        scheme, factor, target_length, trained_length, layers: as `patch_model` takes them. On a checkpoint that carries
-            a scheme they must agree with it.
+        scheme, factor, target_length, trained_length, layers: as `patch_model` takes them. A checkpoint that carries a
+            scheme takes none of them.
         peft_adapter: a PEFT adapter to load on top; the base gets the scheme of the adapter's sidecar.
         **hf_kwargs: options of ``scheme``; everything else goes to transformers. ``revision`` and ``subfolder`` belong
             to ``name_or_path``.
@@ -60,8 +57,8 @@ def from_pretrained(
         The model, in evaluation mode; a `PeftModel` where a PEFT adapter was loaded.
 
     Raises:
-        CheckpointMismatch: the scheme config cannot be read, or disagrees with what was asked for; or pickled weights
-            were asked for.
+        CheckpointMismatch: the scheme config cannot be read; the checkpoint carries a scheme, and one was asked for; or
+            pickled weights were asked for.
         PeftAdapterMismatch: the PEFT adapter belongs to another scheme.
         ModelNotFound: there is no such model, or it cannot be downloaded.
         UnknownStarter: there is no bundled model of that name.
@@ -70,18 +67,21 @@ def from_pretrained(
         WrongKind: the name is neither text nor a path.
         NotPatched: lengths or layers were given, and there is no scheme they could belong to.
     """
+    if hf_kwargs.get("use_safetensors", True) is False:
+        raise CheckpointMismatch(
+            "use_safetensors=False asks for pickled weights, which can run code when they are read. "
+            "Load them with transformers, save_pretrained, and pass that folder."
+        )
     lengths: dict[str, Any] = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
     checkpoint = Checkpoint.open(name_or_path, peft_adapter=peft_adapter, **hf_kwargs)
-    check_agreement(checkpoint, scheme, options, layers, lengths)
+    check_asked(checkpoint, {"scheme": scheme, **options, **lengths, "layers": layers or None})
     chosen = checkpoint.model_class(model_class)
     keywords = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
     if checkpoint.named.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
         hf_kwargs["dtype"] = checkpoint.named.dtype
     hf_kwargs = with_hub_options(hf_kwargs, checkpoint.named.hub)
-    model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
-    if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
-        check_layer_count(checkpoint.name, checkpoint.config, info.get("unexpected_keys", ()), some=True)
+    model, info = load_weights(chosen, checkpoint.name, checkpoint.model_scheme, keywords=keywords, **hf_kwargs)
 
     loaded: nn.Module = model
     if checkpoint.adapter is not None:
@@ -91,72 +91,24 @@ def from_pretrained(
     return (loaded, info) if hf_kwargs.get("output_loading_info") else loaded  # type: ignore[return-value]
 
 
-def require_safetensors(hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The caller's keywords, with safetensors required."""
-    if hf_kwargs.get("use_safetensors", True) is False:
+def check_asked(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> None:
+    """Refuse a scheme, lengths or layers for a checkpoint that carries its own, and any of them without a scheme."""
+    given = [f"{name} {shown(value)}" for name, value in asked.items() if value is not None]
+    if given and checkpoint.scheme is not None:
         raise CheckpointMismatch(
-            "use_safetensors=False asks for pickled weights, which can run code when they are read. "
-            "Load them with transformers, save_pretrained, and pass that folder."
+            f"{shown(checkpoint.named.adapter or checkpoint.name)} carries scheme {checkpoint.scheme}, and "
+            f"{', '.join(given)} was asked for. Leave that out; unpatch_model removes the scheme, and "
+            "hf-posenc compare measures others on the same weights."
         )
-    return {**hf_kwargs, "use_safetensors": True}
-
-
-def check_agreement(
-    checkpoint: Checkpoint,
-    scheme: SchemeSpec | None,
-    options: Mapping[str, Any],
-    layers: Layers,
-    lengths: Mapping[str, Any],
-) -> None:
-    """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme."""
-    for where, stored in checkpoint.schemes.items():
-        wanted = None if scheme is None else plan(scheme, options)
-        if contradiction := next(contradictions(stored, wanted, layers, lengths), None):
-            raise CheckpointMismatch(
-                f"{where} carries scheme {stored}, but {contradiction} was asked for. Leave that out; unpatch_model "
-                "removes the scheme, and hf-posenc compare measures others on the same weights."
-            )
-    given = [name for name, value in {**lengths, "layers": layers or None}.items() if value is not None]
-    if checkpoint.scheme is None and scheme is None and given:
+    if given and asked["scheme"] is None:
         raise NotPatched(
             f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass scheme (--scheme)."
         )
 
 
-def contradictions(
-    stored: SchemeConfig, wanted: Plan | None, layers: Layers, lengths: Mapping[str, Any]
-) -> Iterator[str]:
-    """What was asked for and is not what a stored scheme says."""
-    if wanted is not None and not agree(wanted, stored.layout.default):
-        yield f"scheme {wanted.described!r}"
-    if layers == "all" and stored.layout.layers:
-        yield "one scheme in all layers"
-    for key, spec in layers.items() if isinstance(layers, Mapping) else ():
-        layer = stored.layout.layers.get(str(key))
-        if layer is None or not agree(plan(spec), layer):
-            yield f"scheme {plan(spec).described!r} in layers {key}"
-    factor = lengths["factor"]
-    if factor is not None and round(stored.trained_length * factor) != stored.target_length:
-        yield f"factor {factor:g}"
-    for name in ("trained_length", "target_length"):
-        if lengths[name] not in (None, getattr(stored, name)):
-            yield f"{name} {lengths[name]}"
-
-
 def option_names(spec: SchemeSpec | None) -> set[str]:
     """Names of all options the schemes of ``spec`` take. Raises `UnknownScheme` as `patch_model` does."""
     return set() if spec is None else {name for cls, _ in parts_of_spec(spec) for name in option_names_of(cls)}
-
-
-def agree(wanted: Plan, stored: Plan) -> bool:
-    """Same schemes, and every option asked for has the stored value (or the default, where none is stored)."""
-    if [cls for cls, _ in wanted.parts] != [cls for cls, _ in stored.parts]:
-        return False
-    return all(
-        value == theirs.get(name, inspect.signature(cls.__init__).parameters[name].default)
-        for (cls, mine), (_, theirs) in zip(wanted.parts, stored.parts, strict=True)
-        for name, value in mine.items()
-    )
 
 
 def four_bit_keywords() -> dict[str, Any]:

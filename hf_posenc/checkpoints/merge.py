@@ -3,7 +3,7 @@
     W' = W + (α / r) B A                           LoRA; the others likewise, as PEFT merges them
 
 W' is rounded to the data type of the weights, so that logits differ from those of the adapter by rounding. They are
-compared before the checkpoint is kept, and what is read back from the disk must be the merged model bit for bit.
+compared wherever an adapter is merged; what `merge` reads back from the disk must be the merged model bit for bit.
 """
 
 from __future__ import annotations
@@ -15,26 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.checkpoints.export import merge_adapter
 from hf_posenc.checkpoints.held_out_texts import copy_held_out
-from hf_posenc.checkpoints.hub import with_hub_options
-from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checkpoints.hub import hub_options, with_hub_options
+from hf_posenc.checkpoints.load import from_pretrained, is_quantised
+from hf_posenc.checkpoints.logits import logits_of, random_text
+from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.plain_config import is_expressible
-from hf_posenc.checkpoints.tokenizer import copy_tokenizer
+from hf_posenc.checkpoints.tokenizer import tokenizer_found
+from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import check_disk_space, folder_to_write, nearest_existing
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
-from hf_posenc.patching.offloading import computing_device, offloads_of
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.patching.text_limits import raise_limits_in
-
-TOKENS, SEED = 512, 0
-"""Length and seed of the random text whose logits are compared."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Merged:
         scheme: its scheme; None if the adapter was trained without one.
         deviation: root-mean-square difference of logits from those of the adapter, over their standard deviation.
         tokenizer: whether a tokenizer was found with the adapter or its base, and copied.
-        expressible: whether `hf_posenc.export_native` can write it for plain transformers.
+        expressible: whether `hf_posenc.export` can write it for plain transformers.
     """
 
     folder: Path
@@ -83,21 +80,16 @@ def merge(
         NoDiskSpace: the disk has less free space than the checkpoint takes.
     """
     name, on_top = (adapter, None) if base is None else (base, adapter)
-    checkpoint = Checkpoint.open(name, peft_adapter=on_top, **hf_kwargs)
-    named = checkpoint.named
+    named = ModelName.of(name, adapter=on_top, hub=hub_options(hf_kwargs))
     if named.adapter is None:
         raise PeftAdapterMismatch(
             f"{shown(named.model)} is a model without a PEFT adapter, and there is nothing to merge. Name the folder "
             "of the adapter."
         )
     target = empty_folder(folder)
-    check_not_quantised(checkpoint, hf_kwargs)
-    model: Any = from_pretrained(name, peft_adapter=on_top, **hf_kwargs).eval()
-    ids = random_text(model)
-    want = logits_of(model, ids)
-    merged = merge_adapter(model)
+    merged, deviation = merge_adapter(from_pretrained(name, peft_adapter=on_top, **hf_kwargs))
+    ids = random_text(merged)
     got = logits_of(merged, ids)
-    deviation = check_close(got, want, named.adapter)
     dtype = next(weight.dtype for weight in merged.parameters() if weight.is_floating_point())
     size = sum(weight.numel() * weight.element_size() for weight in merged.parameters())
     check_disk_space(nearest_existing(target), size, "The merged weights")
@@ -105,9 +97,11 @@ def merge(
         merged.save_pretrained(staging)
         scheme = describe(merged).scheme if is_patched(merged) else None
         expressible = is_expressible(merged)
-        copied = copy_tokenizer(named, staging)
+        tokenizer = tokenizer_found(named)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(staging)
         raise_limits_in(staging, merged)
-        del model, merged
+        del merged
         again = from_pretrained(staging, **{**with_hub_options(hf_kwargs, {}), "dtype": dtype}).eval()
         if not torch.equal(logits_of(again, ids), got):
             raise MergeFailed(
@@ -115,7 +109,7 @@ def merge(
                 "was kept; please report this."
             )
     copy_held_out(named.adapter, target)
-    return Merged(target, scheme, deviation, copied, expressible)
+    return Merged(target, scheme, deviation, tokenizer is not None, expressible)
 
 
 def empty_folder(given: str | os.PathLike[str]) -> Path:
@@ -130,51 +124,60 @@ def empty_folder(given: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def check_not_quantised(checkpoint: Checkpoint, hf_kwargs: dict[str, Any]) -> None:
-    """Refuse a base whose weights are quantised: their grid does not hold the sum.
+def merge_adapter(model: Any) -> tuple[Any, float]:
+    """Merge a model's PEFT adapter into its weights; a model without an adapter is returned unchanged.
+
+    Returns:
+        The merged model, and the root-mean-square difference of its logits from those of the adapter, over their
+        standard deviation.
 
     Raises:
-        NotExpressible: the weights are quantised.
+        NotExpressible: adapters of this type, such as prompts, are no change of weights, or not of these.
+        MergeFailed: the merged model computes something else.
     """
-    key = "quantization_config"
-    if hf_kwargs.get(key) is not None or checkpoint.config.get(key) is not None:
+    if not hasattr(model, "peft_config"):
+        return model, 0.0
+    kind = type(model).__name__
+    if not hasattr(model, "merge_and_unload"):
         raise NotExpressible(
-            f"The base {shown(checkpoint.name)} is quantised, so the adapter cannot be added to its "
-            "weights. Name the same model in a floating dtype as the base, without quantization_config."
+            f"The PEFT adapter of this {kind} cannot be merged into the weights. "
+            "Use the adapter itself: hf_posenc.from_pretrained and --model take it."
         )
-
-
-def check_close(got: Tensor, want: Tensor, name: str) -> float:
-    """The deviation of the merged logits; see `Merged`.
-
-    Raises:
-        MergeFailed: The deviation is larger than rounding explains: half of the digits of the data type.
-    """
-    spread = want.std().item() or 1.0
-    deviation = (got - want).square().mean().sqrt().item() / spread
-    tolerance = math.sqrt(torch.finfo(want.dtype).eps)
-    if not deviation <= tolerance:
+    if is_quantised(model):
+        raise NotExpressible(
+            f"The base of this {kind} is quantised, so the adapter cannot be added to its weights. Name the same model "
+            "in a floating dtype as the base, without quantization_config."
+        )
+    text = random_text(model)
+    want = logits_of(model, text)
+    untie(model.base_model.model)
+    try:
+        merged = model.merge_and_unload()
+    except (NotImplementedError, TypeError, ValueError) as error:  # PEFT's words for layers it cannot merge into
+        raise NotExpressible(
+            f"PEFT cannot merge the adapter of this {kind}: {reason_of(error)}. Use the adapter itself: "
+            "hf_posenc.from_pretrained and --model take it."
+        ) from error
+    deviation = (logits_of(merged, text) - want).square().mean().sqrt().item() / (want.std().item() or 1.0)
+    rounding = math.sqrt(torch.finfo(want.dtype).eps)  # half of the digits
+    if not deviation <= rounding:
         raise MergeFailed(
             f"The logits of the merged model differ by {deviation:.1e} of their standard deviation from those of the "
-            f"adapter {shown(name)}; rounding explains {tolerance:.1e}. Nothing was written; load the adapter "
-            "with hf_posenc.from_pretrained instead."
+            f"adapter; rounding explains {rounding:.1e}. Nothing was written; load the adapter with "
+            "hf_posenc.from_pretrained instead."
         )
-    return deviation
+    return merged, deviation
 
 
-def random_text(model: nn.Module) -> Tensor:
-    """A text ``[1, token]`` of random tokens, always the same, that fits the model."""
-    config: Any = model.config.get_text_config()  # type: ignore[union-attr,operator]
-    length = min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
-    ids = torch.randint(0, config.vocab_size, (1, length), generator=torch.Generator().manual_seed(SEED))
-    return ids.to(computing_device(model, offloads_of(model)))
+def untie(model: Any) -> None:
+    """Give the output layer weights of its own where an adapter would be merged into one of two tied layers."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
-
-def logits_of(model: nn.Module, ids: Tensor) -> Tensor:
-    """What a model computes of a text: logits, or hidden states where it has no head."""
-    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}  # type: ignore[union-attr]
-    with torch.no_grad():
-        return model(input_ids=ids, **more)[0]
+    tied = model.get_input_embeddings(), model.get_output_embeddings()
+    if None not in tied and tied[0].weight is tied[1].weight and any(isinstance(one, BaseTunerLayer) for one in tied):
+        output = getattr(tied[1], "base_layer", tied[1])
+        output.weight = nn.Parameter(output.weight.detach().clone(), requires_grad=False)
+        model.config.tie_word_embeddings = False
 
 
 def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tuple[nn.Module, PatchReport | None]:
@@ -190,7 +193,7 @@ def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tu
         NotExpressible: its adapter cannot be merged.
         PosEncError: as `from_pretrained`.
     """
-    model = merge_adapter(from_pretrained(name_or_path, **hf_kwargs))
+    model, _ = merge_adapter(from_pretrained(name_or_path, **hf_kwargs))
     if not is_patched(model):
         return model, None
     report = describe(model)

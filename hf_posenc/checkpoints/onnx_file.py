@@ -8,19 +8,16 @@ folder gets no config.json: one with a scheme in it would be refused where this 
 from __future__ import annotations
 
 import copy
-import os
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hf_posenc.checkpoints.load import is_quantised
-from hf_posenc.checkpoints.merge import logits_of
+from hf_posenc.checkpoints.logits import logits_of, random_text
 from hf_posenc.checkpoints.native_parameters import INSTEAD
 from hf_posenc.checkpoints.other_class import LIMITS, LONGEST
 from hf_posenc.core.files.hf_errors import reason_of
-from hf_posenc.core.files.paths import folder_to_write
-from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import MissingPackage, NotExpressible, NotTraceable, PosEncError
 from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.state import describe
@@ -29,21 +26,12 @@ TRACED = (2, 29)  # two rows, as a dimension of one would be fixed
 ROUNDINGS = 10  # what onnxruntime may differ by, where that is more: so many times the model's own rounding
 
 
-def export_onnx(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Write a patched model as ``model.onnx``, for texts of any length, if onnxruntime computes the same.
-
-    Args:
-        model: a patched decoder or encoder in float32, without a PEFT adapter; it is not changed.
-        folder: where the graph, its weights and the manifest of `transformers.exporters` go.
+def write_onnx(model: Any, staging: Path) -> dict[str, Any]:
+    """Write a patched decoder or encoder in float32 as ``model.onnx``, if onnxruntime computes the same.
 
     Returns:
         ``cache``: whether the graph takes a KV cache; ``reason``: why it does not, although the model has one;
         ``deviation``: the largest difference of an output; ``lengths`` of the texts that were compared, in tokens.
-
-    Raises:
-        NotPatched: the model carries no scheme.
-        NotExpressible: no such model, a scheme that cannot be traced, or onnxruntime computes other outputs.
-        MissingPackage: onnx, onnxscript, onnxruntime or transformers 5.23 are not installed.
     """
     try:
         import onnxruntime
@@ -55,25 +43,18 @@ def export_onnx(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         ) from error
     target, training = describe(model).target_length, model.training
     lengths = [min(n, LONGEST) for n in (7, target // 2 + 1, target)]
-    if hasattr(model, "peft_config") or model.config.is_encoder_decoder:
-        raise NotExpressible(
-            f"This {type(model).__name__} has a PEFT adapter, or an encoder and a decoder, which are no single graph. "
-            "Merge an adapter first: call merge_and_unload(), and pass what it returns."
-        )
-    states = {"quantised": is_quantised(model), "offloaded by accelerate": offloads_of(model)}
-    state = next((name for name, true in states.items() if true), f"in {model.dtype}")
-    if state != f"in {torch.float32}":
-        raise NotExpressible(
-            f"This {type(model).__name__} is {state}. Load it in float32 on one device, without quantization_config."
-        )
+    if model.config.is_encoder_decoder:
+        raise NotExpressible(f"This {type(model).__name__} is an encoder and a decoder, no single graph. {INSTEAD}")
+    if offloads_of(model) or model.dtype != torch.float32:
+        state = "offloaded by accelerate" if offloads_of(model) else f"in {model.dtype}"
+        raise NotExpressible(f"This {type(model).__name__} is {state}. Load it in float32 on one device.")
     model.eval()
     try:
-        with staged(folder_to_write(folder)) as staging:
-            graph, cached, reason = traced(model)
-            graph.config = None
-            graph.save_pretrained(staging)
-            session = onnxruntime.InferenceSession(staging / "model.onnx", providers=["CPUExecutionProvider"])
-            deviation = max(deviation_of(model, session, length, cached) for length in lengths)
+        graph, cached, reason = traced(model)
+        graph.config = None
+        graph.save_pretrained(staging)
+        session = onnxruntime.InferenceSession(staging / "model.onnx", providers=["CPUExecutionProvider"])
+        deviation = max(deviation_of(model, session, length, cached) for length in lengths)
     except NotTraceable as error:
         raise NotExpressible(str(error)) from error
     except torch.onnx.OnnxExporterError as error:
@@ -81,7 +62,7 @@ def export_onnx(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise NotExpressible(f"torch cannot write this {type(model).__name__} as ONNX: {reason}. {INSTEAD}") from error
     finally:
         model.train(training)
-    return {"cache": cached, "reason": reason, "deviation": deviation, "lengths": lengths}
+    return {"onnx": {"cache": cached, "reason": reason, "deviation": deviation, "lengths": lengths}}
 
 
 def traced(model: Any) -> tuple[Any, bool, str]:
@@ -111,12 +92,12 @@ def deviation_of(model: Any, session: Any, length: int, cached: bool) -> float:
     Raises:
         NotExpressible: it is more than rounding in float32 explains.
     """
-    ids = torch.randint(0, model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(length))
-    want = logits_of(model, ids.to(model.device)).cpu()
+    ids = random_text(model, length, seed=length)
+    want = logits_of(model, ids).cpu()
     got = computed(session, ids, (length // 2, length - 1, length) if cached else (length,))
     difference = (got - want).abs().max().item()
     if not difference <= LIMITS[torch.float32] * want.std():
-        exact = logits_of(copy.deepcopy(model).double(), ids.to(model.device)).cpu()
+        exact = logits_of(copy.deepcopy(model).double(), ids).cpu()
         if not difference <= ROUNDINGS * (want - exact).abs().max():
             raise NotExpressible(
                 f"onnxruntime computes other outputs for {length:,} tokens, {difference:.1e} away. {INSTEAD}"

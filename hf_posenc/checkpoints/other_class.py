@@ -7,7 +7,6 @@ process without this package and compared before the folder gets its name.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,14 +18,14 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from hf_posenc.checkpoints.export import export_native, filled, plain_staged
 from hf_posenc.checkpoints.gpt2_classes import other_gpt2
+from hf_posenc.checkpoints.logits import logits_of, random_text
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_schemes, parameters_of
+from hf_posenc.checkpoints.plain_checkpoint import filled, write_checkpoint, write_plain
 from hf_posenc.checkpoints.static_rotation import rotates_nothing
-from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patching.offloading import computing_device, offloaded_values, offloads_of
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.alibi import ALiBi
@@ -60,32 +59,22 @@ save_file(logits, found)
 """
 
 
-def export_auto(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Save a patched model for plain transformers, as its own class or as another one that computes the same.
-
-    Args:
-        model: a patched model, which is not changed. A Llama can become a SmolLM 3, some of whose layers are not
-            rotated, or a Mistral, which has a sliding window; a GPT-2 a GPT-NeoX, which is rotated, a BLOOM, which has
-            ALiBi, or a GPT-2 with a longer table.
-        folder: where the checkpoint goes.
+def write_auto(model: Any, staging: Path) -> dict[str, Any]:
+    """Write a patched model for plain transformers, as its own class or as another one that computes the same.
 
     Returns:
-        The ``rope_parameters`` of the new configuration; empty for a class without.
-
-    Raises:
-        NotPatched: the model carries no scheme.
-        NotExpressible: no such class computes this scheme, or what was read back computes something else.
+        What `write_plain` returns, or the ``rope_parameters`` of another class; and the ``model_type``.
     """
     try:
-        return export_native(model, folder)
+        return write_plain(model, staging) | {"model_type": model.config.model_type}
     except NotExpressible:
         plain = other_class(model)
         if plain is None:
             raise
-    folder = folder_to_write(folder)
-    with plain_staged(plain, model, folder, describe(model).target_length) as staging:
-        check_alone(staging, model)
-    return dict(getattr(plain.config, "rope_parameters", None) or {})
+    write_checkpoint(plain, model, staging, describe(model).target_length)
+    check_alone(staging, model)
+    parameters = dict(getattr(plain.config, "rope_parameters", None) or {})
+    return {"rope_parameters": parameters, "model_type": plain.config.model_type}
 
 
 def other_class(model: Any) -> Any:
@@ -94,7 +83,7 @@ def other_class(model: Any) -> Any:
     Raises:
         NotExpressible: there is none for a model of this type, and why.
     """
-    if hasattr(model, "peft_config") or not hasattr(model, "lm_head"):
+    if not hasattr(model, "lm_head"):
         return None
     return CLASSES.get(model.config.model_type, lambda _: None)(model)
 
@@ -168,8 +157,7 @@ def check_alone(folder: Path, model: Any) -> None:
     """
     report = describe(model)
     lengths = {min(n, LONGEST) for n in (report.trained_length, 2 * report.trained_length, report.target_length)}
-    generator = torch.Generator().manual_seed(0)
-    texts = {str(n): torch.randint(0, model.config.vocab_size, (1, n), generator=generator) for n in sorted(lengths)}
+    texts = {str(n): random_text(model, n) for n in sorted(lengths)}
     with TemporaryDirectory() as work:
         given, found = Path(work) / "texts.safetensors", Path(work) / "logits.safetensors"
         save_file(texts, given)
@@ -180,10 +168,9 @@ def check_alone(folder: Path, model: Any) -> None:
             said = run.stderr.strip().rpartition("\n")[2]
             raise NotExpressible(f"Plain transformers cannot read this {type(model).__name__} back: {said}. {INSTEAD}")
         logits = load_file(found)
-    limit, device = LIMITS.get(model.dtype, ROUGH), computing_device(model, offloads_of(model))
+    limit = LIMITS.get(model.dtype, ROUGH)
     for name, text in texts.items():
-        with torch.no_grad():
-            own = model(text.to(device)).logits.float().cpu()
+        own = logits_of(model, text).float().cpu()
         half = text.shape[1] // 2
         for where, there, here in ((name, logits[name], own), ("cached", logits[f"{name} cached"], own[:, half:])):
             if not (there.float() - here).abs().max() <= limit * here.std():

@@ -23,7 +23,6 @@ from typing import Any
 
 from torch import nn
 
-from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.adapter_checks import (
     check_complete,
     check_other_adapters,
@@ -49,6 +48,7 @@ from hf_posenc.patching.peft_sidecar import (
     SIDECAR,
     position_parameters,
     unguard_adapter_config,
+    write_adapter_card,
     write_sidecar_on_save,
 )
 from hf_posenc.patching.state import is_patched, scheme_holder

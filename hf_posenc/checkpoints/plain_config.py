@@ -64,14 +64,10 @@ def plain_config(model: Any) -> PlainConfig:
 
     Raises:
         NotPatched: the model carries no scheme.
-        NotExpressible: as `export_native`.
+        NotExpressible: as `hf_posenc.export`.
     """
     base, adapter = base_model_of(model)
-    if hasattr(model, "peft_config"):
-        raise NotExpressible(
-            f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
-            "Call its merge_and_unload() first, and pass what that returns."
-        )
+    check_no_adapter(model)
     check_rotates(base.config, adapter)
     own = rope_parameters_of(model)
     report = describe(model)
@@ -103,6 +99,15 @@ def plain_config(model: Any) -> PlainConfig:
         if rotary is not None:
             plain.rotaries[kind] = rotary
     return plain
+
+
+def check_no_adapter(model: Any) -> None:
+    """Refuse a model whose weights are not all there is of it."""
+    if hasattr(model, "peft_config"):
+        raise NotExpressible(
+            f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
+            "Call its merge_and_unload() first, and pass what that returns."
+        )
 
 
 def check_same(rotary: HostRotary | None, scheme: Scheme, length: int | None) -> None:
@@ -139,7 +144,7 @@ def check_rotates(config: Any, adapter: Any) -> None:
     if adapter.geometry(config, trained_length=1, target_length=1).rotary is None:
         raise NotExpressible(
             f"transformers does not rotate queries and keys in a {config.model_type}, so it states no scheme there. "
-            "Pass --to auto (export_auto) for some schemes of GPT-2, or --to bundle for any scheme of any model."
+            "Pass to='auto' (--to auto) for some schemes of GPT-2, or to='bundle' for any scheme of any model."
         )
 
 
@@ -153,7 +158,7 @@ def section_of(config: Any, own: Any) -> str | None:
 
 
 def is_expressible(model: Any) -> bool:
-    """Whether `export_native` can write a model."""
+    """Whether `hf_posenc.export` can write a model for plain transformers."""
     try:
         plain_config(model)
     except (NotExpressible, NotPatched, UnsupportedModel):  # the last of an encoder and a decoder

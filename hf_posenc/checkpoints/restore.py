@@ -1,7 +1,7 @@
 """Build a model as it was saved, in a subclass whose constructor patches, and let transformers' loader fill it.
 
 The loader constructs on the meta device, where nothing has a value: the effect probe of the patch waits until the
-weights are there, and parameters the checkpoint lacks are initialised by the scheme, not by transformers.
+weights are there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from torch import nn
-from transformers import PreTrainedModel, logging
+from transformers import PreTrainedModel
 
-from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.checkpoints.validate import check_layer_count
+from hf_posenc.core.files.hf_errors import explained_errors
+from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patching.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.proof import EffectProbe
@@ -24,11 +26,8 @@ from hf_posenc.patching.state import base_model_of, parts_of, patch_of, unpatche
 from hf_posenc.patching.swap import freeze, out_of_use
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.weights import check_finite, keep_arranged
-from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.spec import Plan, SchemeSpec
 
-logger = logging.get_logger(__name__)
 M = TypeVar("M", bound=nn.Module)
 INITIALISER = "initialize_weights"  # as the loader calls it
 PATCHED_CLASS_MARK = "posenc_restoring"  # marks the classes of `patched_class`
@@ -57,6 +56,46 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
 
     methods = {"__init__": __init__, "config_class": guarded_class(cls.config_class), PATCHED_CLASS_MARK: True}
     return type(cls.__name__, (cls,), {**methods, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
+
+
+def load_weights(
+    cls: type[PreTrainedModel],
+    name: str,
+    scheme: SchemeConfig | None,
+    *args: Any,
+    keywords: Iterable[str] = (),
+    **hf_kwargs: Any,
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Build ``cls`` with the scheme its checkpoint was saved with, and fill in the weights, from safetensors alone.
+
+    Returns:
+        The model, of class ``cls``, and transformers' loading report.
+    """
+    hf_kwargs |= {"output_loading_info": True, "use_safetensors": True}
+    device_map = hf_kwargs.get("device_map")
+    if isinstance(device_map, Mapping):
+        device_map = hf_kwargs["device_map"] = dict(device_map)
+    with explained_errors(name, keywords):
+        try:
+            loader = cls if scheme is None else patched_class(cls, scheme, device_map)
+            model, info = loader.from_pretrained(name, *args, **hf_kwargs)
+        except PosEncError as error:
+            if scheme is None:
+                raise
+            raise CheckpointMismatch(
+                f"{name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
+                "Save the patched model again with save_pretrained."
+            ) from error
+        check_no_missing_weights(model, info, name)
+        if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
+            check_layer_count(name, vars(model.config), info["unexpected_keys"], unread=True)
+        vars(model).pop(INITIALISER, None)
+        keep_arranged(model)
+        check_finite(model)
+        for part in parts_of(model) if scheme is not None else ():
+            finish_part(part)
+        raise_limits(model)
+    return model, info
 
 
 def initialise_at_length(model: PreTrainedModel, length: int) -> None:
@@ -92,7 +131,7 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
     missing = sorted(
         weight
         for weight in info.get("missing_keys", ())
-        if weight.startswith(prefix) and not {"posenc", "pooler"} & set(weight.split("."))
+        if weight.startswith(prefix) and "pooler" not in weight.split(".")
     )
     mismatched = sorted(str(one[0]) for one in info.get("mismatched_keys", ()))
     if missing or mismatched:
@@ -101,17 +140,6 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
         raise CheckpointMismatch(
             f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
         )
-
-
-def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
-    """Finish a patched model once its weights are loaded: missing parameters, frozen tables, effect probe."""
-    vars(model).pop(INITIALISER, None)
-    initialise_missing(model, set(missing))
-    keep_arranged(model)
-    check_finite(model)
-    for part in parts_of(model):
-        finish_part(part)
-    raise_limits(model)
 
 
 def finish_part(model: nn.Module) -> None:
@@ -137,24 +165,3 @@ def apply_scheme(scheme: SchemeConfig, model: M) -> M:
 
 def _spec(chosen: Plan) -> SchemeSpec:
     return [(cls.record.name, options) for cls, options in chosen.parts]
-
-
-def initialise_missing(model: nn.Module, missing: set[str]) -> None:
-    """Initialise the parameters that a checkpoint lacks; those that were loaded keep their values."""
-    for prefix, scheme in model.named_modules():
-        if not isinstance(scheme, Scheme) or isinstance(scheme, Composition):
-            continue
-        lost = [name for name, _ in scheme.named_parameters() if f"{prefix}.{name}" in missing]
-        if not lost:
-            continue
-        if any(weight.is_meta for weight in scheme.parameters()):
-            raise CheckpointMismatch(
-                f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.shown_name!r}, and the device map "
-                "offloads them, so they cannot be initialised. Load it without a device_map, train and save it."
-            )
-        logger.warning(
-            f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.shown_name!r}. Train the model before use."
-        )
-        kept = {name: p.detach().clone() for name, p in scheme.named_parameters() if name not in lost}
-        scheme.reset_parameters()
-        scheme.load_state_dict(kept, strict=False)

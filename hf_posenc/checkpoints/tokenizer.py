@@ -1,4 +1,4 @@
-"""The tokenizer that belongs to a checkpoint: loaded, and copied to where the checkpoint goes."""
+"""The tokenizer that belongs to a checkpoint: as it is saved, with its limits."""
 
 from __future__ import annotations
 
@@ -55,11 +55,9 @@ def tokenizer_of(named: ModelName) -> Any:
     return load_tokenizer(named.tokenizer, **named.hub)
 
 
-def copy_tokenizer(named: ModelName, folder: Path) -> bool:
-    """Save the tokenizer of a model into ``folder``, and say whether it has one."""
+def tokenizer_found(named: ModelName) -> Any | None:
+    """The tokenizer of a model; None where it has none."""
     try:
-        tokenizer = tokenizer_of(named)
+        return tokenizer_of(named)
     except (CheckpointMismatch, MissingPackage, ModelNotFound):
-        return False
-    tokenizer.save_pretrained(folder)
-    return True
+        return None

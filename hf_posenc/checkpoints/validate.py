@@ -21,15 +21,16 @@ QUANTISED_MARK = b"quantization_config"
 DTYPE_NAMES = {"I8": "int8", "U8": "uint8", "I16": "int16", "I32": "int32", "I64": "int64", "BOOL": "truth values"}
 
 
-def check_layer_count(name: str, config: Mapping[str, Any], weights: Iterable[str], *, some: bool = False) -> None:
+def check_layer_count(name: str, config: Mapping[str, Any], weights: Iterable[str], *, unread: bool = False) -> None:
     """Refuse a checkpoint whose weights have another number of layers than its configuration.
 
-    transformers would leave out those of further layers, and draw missing ones at random.
+    transformers would leave out those of further layers, and draw missing ones at random. Some families have further
+    layers that are left out on purpose: only what is ``unread``, by transformers' own report, says that there are more.
     """
     depth = next((config[key] for key in LAYER_COUNT_KEYS if isinstance(config.get(key), int)), None)
     of_model = (weight for weight in weights if "posenc" not in weight.split("."))
     count = max((int(found[1]) + 1 for weight in of_model if (found := LAYER.search(weight))), default=0)
-    if depth is not None and (count > depth or (0 < count < depth and not some)):
+    if depth is not None and (count > depth if unread else 0 < count < depth):
         raise CheckpointMismatch(
             f"The checkpoint {shown(name)} has weights of {count} layers, and its configuration says {depth:,}. "
             "Correct the number, or pass config= for a part of the model."

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import Conv1D, PreTrainedModel
 
-from hf_posenc.checkpoints.export import export_native
+from hf_posenc.checkpoints.export import export
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.native_parameters import rope_parameters_of
 from hf_posenc.checkpoints.peft import load_peft_adapter
@@ -52,7 +52,7 @@ def native_export_equals_patched(case: Case) -> Measured:
             short = rope_parameters_of(model).short
         except NotExpressible:
             return 0.0, "no token: transformers has no such RoPE type"
-        export_native(model, folder)
+        export(model, folder)
         tokens = random_tokens(model, case.trained_length if short else 2 * case.trained_length + 6)
         plain = type(model).from_pretrained(folder, dtype=model.dtype).eval()
         return max_deviation(forward(plain, tokens), forward(model, tokens))

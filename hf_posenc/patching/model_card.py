@@ -23,48 +23,30 @@ CARD, TAG = "README.md", "hf_posenc"
 LARGEST_FILE = 1 << 28  # bytes; results may hold every request
 OWN = f"{__name__.partition('.')[0]}."
 START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
-FRONT_MATTER = "---\nlibrary_name: hf_posenc\n---\n\n"
+FRONT_MATTER = "---\nlibrary_name: {library}\n---\n\n"
 SECTION = """## How to load this
 
-Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length}
-tokens, for texts of {target_length}. Without that package these weights compute something else, so they do not load.
+Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length:,}
+tokens, for texts of {target_length:,}. {loading}
+
+A tokenizer that was saved after the model cuts texts at its `model_max_length`: set that to {target_length} or more.
+"""
+WITH_PACKAGE = """Without that package these weights compute something else, so they do not load.
 
 ```python
 import hf_posenc
 {imports}
-model = hf_posenc.from_pretrained("{name}")
-```
-
-A tokenizer cuts texts at its `model_max_length`: set that to {target_length} or more.
-"""
-
-BUNDLE_SECTION = """## How to load this
-
-Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length}
-tokens, for texts of {target_length}. The code that computes them is in this folder, for transformers to run:
+model = hf_posenc.from_pretrained({arguments})
+```"""
+WITH_CODE = """The code that computes them is in this folder, for transformers to run:
 
 ```python
 from transformers import {auto}
 model = {auto}.from_pretrained("{name}", trust_remote_code=True)
 ```
 
-With the package (`pip install hf_posenc`), `hf_posenc.from_pretrained("{name}")` runs none of it.
-
-A tokenizer cuts texts at its `model_max_length`: set that to {target_length} or more if it was saved after the model.
-"""
-
-PLAIN_FRONT_MATTER = "---\nlibrary_name: transformers\n---\n\n"
-PLAIN_SECTION = """## Length of texts
-
-Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length} tokens, for texts of {target_length}.
-This checkpoint needs no package beside transformers; its `config.json` says the rotation.
-"""
-
-
-def write_plain_section(folder: Path, scheme: str, trained_length: int, target_length: int) -> None:
-    """Write into the README of ``folder`` what an exported checkpoint is, replacing an earlier section."""
-    lengths = {"trained_length": f"{trained_length:,}", "target_length": f"{target_length:,}"}
-    replace_section(folder, PLAIN_SECTION.format(scheme=scheme, **lengths), PLAIN_FRONT_MATTER)
+With the package (`pip install hf_posenc`), `hf_posenc.from_pretrained("{name}")` runs none of it."""
+PLAIN = "This checkpoint needs no package beside transformers; its `config.json` says the rotation."
 
 
 def write_section(folder: Path, config: Mapping[str, Any], auto: str | None = None) -> None:
@@ -73,12 +55,18 @@ def write_section(folder: Path, config: Mapping[str, Any], auto: str | None = No
     ``auto`` is the Auto class that loads a checkpoint which brings its code.
     """
     names = [part["name"] for part in config["scheme"]]
-    text, front_matter = (SECTION, FRONT_MATTER) if auto is None else (BUNDLE_SECTION, PLAIN_FRONT_MATTER)
-    section = text.format(
-        scheme="+".join(names), name=folder.name, imports=imports_of(names), auto=auto,
-        trained_length=config["trained_length"], target_length=config["target_length"],
-    )  # fmt: skip
-    replace_section(folder, section, front_matter)
+    lengths = {"trained_length": config["trained_length"], "target_length": config["target_length"]}
+    if auto is None:
+        text, library = with_package(names, f'"{folder.name}"'), TAG
+    else:
+        text, library = WITH_CODE.format(auto=auto, name=folder.name), "transformers"
+    section = SECTION.format(scheme="+".join(names), loading=text, **lengths)
+    replace_section(folder, section, FRONT_MATTER.format(library=library))
+
+
+def with_package(names: Collection[str], arguments: str) -> str:
+    """How to load a model with schemes of these names by this package."""
+    return WITH_PACKAGE.format(imports=imports_of(names), arguments=arguments)
 
 
 def imports_of(names: Collection[str]) -> str:
@@ -142,7 +130,7 @@ def write_results(folder: Path, results: Any, scheme: str) -> None:
     update_metadata(folder, model_name=folder.name, eval_results=found)
 
 
-def write_found_results(folder: Path, given: Any, beside: str, scheme: str) -> None:
+def write_found_results(folder: Path, given: Any, beside: str | None, scheme: str) -> None:
     """Write the results that are given, or else those of this scheme in the folder ``beside``, if there are any.
 
     Raises:
@@ -150,7 +138,7 @@ def write_found_results(folder: Path, given: Any, beside: str, scheme: str) -> N
     """
     if given is not None:
         write_results(folder, given, scheme)
-    elif Path(beside).is_dir():
+    elif beside is not None and Path(beside).is_dir():
         with suppress(BadComparison):
             write_results(folder, beside, scheme)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 import weakref
 from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
@@ -33,8 +34,9 @@ from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, PeftAdapterMismatch, shown
 from hf_posenc.patching.config_guard import CODE_KEY, GUARD_KEY
+from hf_posenc.patching.model_card import FRONT_MATTER, SECTION, TAG, replace_section, with_package
 from hf_posenc.patching.scheme_config import SchemeConfig, own_code
-from hf_posenc.patching.state import is_patched, scheme_holder
+from hf_posenc.patching.state import describe, is_patched, scheme_holder
 from hf_posenc.patching.text_limits import raise_limits_in
 
 SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
@@ -101,6 +103,22 @@ def write_sidecar(model: nn.Module, folder: Path) -> None:
         write_bytes(folder / PARAMETERS, data)
         content[DIGEST] = hashlib.sha256(data).hexdigest()
     write_json(folder / SIDECAR, content | {OWN_DIGEST: sidecar_digest(content)})
+
+
+def write_adapter_card(model: nn.Module, folder: Path, training: Mapping[str, Any] | None = None) -> None:
+    """Write the model card of an adapter into ``folder``: how to load it, and facts of its ``training`` as a table."""
+    config: Any = next(iter(model.peft_config.values()))  # type: ignore[operator]
+    base, report = config.base_model_name_or_path, describe(model)
+    loading = with_package(report.scheme.split("+"), f"{base or 'the base'!r}, peft_adapter={folder.name!r}")
+    section = SECTION.format(
+        scheme=report.scheme, trained_length=report.trained_length, target_length=report.target_length, loading=loading
+    )
+    if training:
+        section += "\n| | |\n|---|---|\n" + "".join(
+            f"| {name.replace('_', ' ')} | {value} |\n" for name, value in training.items()
+        )
+    on = f"\nbase_model: {base}" if base and not os.path.isdir(base) else ""
+    replace_section(folder, section, FRONT_MATTER.format(library=f"peft{on}\ntags:\n- {TAG}"))
 
 
 def sidecar_digest(content: Mapping[str, Any]) -> str:

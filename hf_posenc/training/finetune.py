@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 
-from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.model_name import last_complete, step_of
 from hf_posenc.core.constants import HALF
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.patching.patch import rollback_on_error
+from hf_posenc.patching.peft_sidecar import write_adapter_card
 from hf_posenc.patching.state import is_patched
 from hf_posenc.texts import DatasetObject, HubDataset, TextPart, TextSource
 from hf_posenc.training.chunked_loss import chunked_loss

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from hf_posenc import export_native, patch_model
+from hf_posenc import export, patch_model
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.generation import NEW, generate_batch, generate_tokens
@@ -110,7 +110,7 @@ def test_a_model_without_the_scheme_chooses_other_tokens() -> None:
 @pytest.mark.parametrize("scheme", ["yarn", "none"])
 def test_exported_models(scheme: str, tmp_path: Path) -> None:
     model = patched("llama", scheme)
-    export_native(model, tmp_path / "plain")
+    export(model, tmp_path / "plain")
     there = AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval()
     expected = generate_tokens(model, prompt_of(model))
     for way in WAYS:

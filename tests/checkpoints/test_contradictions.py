@@ -16,6 +16,7 @@ from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patching.scheme_config import SchemeConfig
 
+from ..families.tiny import tiny
 from ..small_models import TRAINED, edit, edit_weights
 from .conftest import FACTOR
 
@@ -69,22 +70,11 @@ def test_a_weight_of_another_shape(saved) -> None:
         from_pretrained(folder, ignore_mismatched_sizes=True)
 
 
-@pytest.mark.parametrize("lost", ["log_slopes", "both"])
-def test_what_a_checkpoint_has_is_kept_where_it_lacks_the_rest(lost: str, make_model, tmp_path) -> None:
-    """A composition of two learned schemes, one of which has no weights: the other keeps its own."""
-    model = patch_model(make_model("llama"), [("alibi", {"slopes": "learned"}), ("t5", {})], factor=FACTOR)
-    learned = {name: p for name, p in model.named_parameters() if "posenc" in name}
-    with torch.no_grad():
-        for parameter in learned.values():
-            parameter.fill_(0.125)
-    model.save_pretrained(tmp_path)
-    names = [name for name in learned if lost == "both" or lost in name]
-    assert names
-    edit_weights(tmp_path, lambda weights: [weights.pop(name) for name in names])
-    loaded = dict(from_pretrained(tmp_path).named_parameters())
-    for name in learned:
-        assert bool((loaded[name] == 0.125).all()) == (name not in names)
-        assert loaded[name].isfinite().all()
+def test_a_checkpoint_without_a_part_of_its_scheme(saved) -> None:
+    folder = saved(scheme=[("alibi", {"slopes": "learned"}), ("t5", {})])
+    edit_weights(folder, lambda weights: weights.pop(next(name for name in weights if "log_slopes" in name)))
+    with pytest.raises(CheckpointMismatch, match="log_slopes"):
+        from_pretrained(folder)
 
 
 def test_layers_are_counted_where_the_model_is(tmp_path: Path) -> None:
@@ -125,3 +115,11 @@ def test_scheme_configs_that_do_not_fit_the_model(make_model, tmp_path) -> None:
         edit(tmp_path, position_scheme={**config["position_scheme"], **change})
         with pytest.raises(CheckpointMismatch, match="does not fit its BertForMaskedLM"):
             from_pretrained(tmp_path)
+
+
+def test_layers_that_a_family_leaves_out_on_purpose(tmp_path: Path) -> None:
+    """GLM 4's layer for predicting further tokens stands behind those that its configuration counts."""
+    model = tiny("glm4_moe", num_hidden_layers=46, first_k_dense_replace=46, max_position_embeddings=TRAINED)
+    model.save_pretrained(tmp_path)
+    edit_weights(tmp_path, lambda weights: weights.update({"model.layers.46.eh_proj.weight": torch.ones(4, 4)}))
+    assert len(from_pretrained(tmp_path).model.layers) == 46

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
-from hf_posenc import describe, export_native, patch_model, scheme_of
+from hf_posenc import describe, export, load_starter, patch_model, scheme_of
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import AlreadyScaled, NotExpressible, NotPatched, OnlyWithinTrainedLength
 from hf_posenc.schemes.rotary.yarn import Yarn
@@ -49,7 +49,7 @@ BY_LENGTH = [("longrope", {}), ("dynamic_ntk", {}), ("dynamic_ntk", {"multiplier
 def test_a_type_that_transformers_does_not_have_yet_is_refused(monkeypatch, tmp_path) -> None:
     monkeypatch.delitem(ROPE_INIT_FUNCTIONS, "proportional", raising=False)
     with pytest.raises(NotExpressible, match="does not know the RoPE type 'proportional' yet"):
-        export_native(patch_model(tiny_model("llama"), "proportional", factor=4, p=0.5), tmp_path / "plain")
+        export(patch_model(tiny_model("llama"), "proportional", factor=4, p=0.5), tmp_path / "plain")
 
 
 @pytest.mark.skipif("proportional" not in ROPE_INIT_FUNCTIONS, reason="this transformers does not have the RoPE type")
@@ -58,7 +58,7 @@ def test_a_proportional_rotation_that_is_not_stretched_loads_without_a_warning(t
     from transformers.utils import logging
 
     model = patch_model(tiny_model("llama"), "proportional", p=0.5)
-    assert "factor" not in export_native(model, tmp_path)
+    assert "factor" not in export(model, tmp_path).written["rope_parameters"]
     logging.enable_propagation()
     caplog.clear()
     AutoConfig.from_pretrained(tmp_path)
@@ -73,15 +73,15 @@ def test_plain_transformers_computes_the_same(run_in_new_process, tmp_path) -> N
     models = {}
     for number, (scheme, options) in enumerate([*EXPRESSIBLE, *BY_LENGTH]):
         if scheme == "proportional" and scheme not in ROPE_INIT_FUNCTIONS:
-            continue  # earlier releases of transformers do not have it; `export_native` says so
+            continue  # earlier releases of transformers do not have it; `export` says so
         model = models[f"{number}-{scheme}"] = patch_model(tiny_model("llama"), scheme, factor=4, **options)
         by_length = (scheme, options) in BY_LENGTH
         with pytest.warns(OnlyWithinTrainedLength, match="32 tokens") if by_length else nullcontext():
-            parameters = export_native(model, tmp_path / f"{number}-{scheme}")
+            exported = export(model, tmp_path / f"{number}-{scheme}")
         config = json.loads((tmp_path / f"{number}-{scheme}" / "config.json").read_text())
         assert "position_scheme" not in config
         assert config["max_position_embeddings"] == (TRAINED_LENGTH if scheme == "dynamic_ntk" else 4 * TRAINED_LENGTH)
-        assert config["rope_parameters"]["rope_type"] == parameters["rope_type"]
+        assert config["rope_parameters"]["rope_type"] == exported.written["rope_parameters"]["rope_type"]
     run_in_new_process(WITHOUT)
     for folder, model in models.items():
         stored = load_file(tmp_path / folder / "logits.safetensors")
@@ -101,35 +101,35 @@ def test_plain_transformers_computes_the_same(run_in_new_process, tmp_path) -> N
 def test_what_transformers_cannot_say_is_refused(scheme: str, tmp_path) -> None:
     model = patch_model(tiny_model("llama"), scheme, factor=4)
     with pytest.raises(NotExpressible, match="save_pretrained"):
-        export_native(model, tmp_path / "plain")
+        export(model, tmp_path / "plain")
     assert not (tmp_path / "plain").exists()
 
 
 @pytest.mark.parametrize("recipe", ["pose", "shape", "cape"])
 def test_a_recipe_that_acts_in_training_alone_is_left_out(recipe: str, tmp_path) -> None:
     model = patch_model(tiny_model("llama"), f"yarn+{recipe}", factor=4)
-    assert export_native(model, tmp_path / "plain")["rope_type"] == "yarn"
+    assert export(model, tmp_path / "plain").written["rope_parameters"]["rope_type"] == "yarn"
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval()
     with torch.no_grad():
         for text in TEXTS.values():
             assert (plain(text).logits - model(text).logits).abs().max() < 1e-4
     with pytest.raises(NotExpressible, match="no counterpart"):  # control: it draws positions in evaluation, too
-        export_native(patch_model(tiny_model("llama"), "yarn+randpos", factor=4), tmp_path / "random")
+        export(patch_model(tiny_model("llama"), "yarn+randpos", factor=4), tmp_path / "random")
 
 
 @pytest.mark.parametrize(("model", "scheme"), [("bert", "rope"), ("bert", "learned_interp"), ("gpt2", "yarn")])
 def test_a_model_that_transformers_does_not_rotate_is_refused(model: str, scheme: str, tmp_path) -> None:
     with pytest.raises(NotExpressible, match=f"does not rotate queries and keys in a {model}"):
-        export_native(patch_model(tiny_model(model), scheme, factor=2), tmp_path / "plain")
+        export(patch_model(tiny_model(model), scheme, factor=2), tmp_path / "plain")
 
 
 def test_layers_and_unpatched_models(tmp_path) -> None:
     with pytest.raises(NotExpressible):
-        export_native(patch_model(tiny_model("llama"), "irope", factor=4), tmp_path)
+        export(patch_model(tiny_model("llama"), "irope", factor=4), tmp_path)
     with pytest.raises(NotExpressible, match="layers lack"):
-        export_native(patch_model(tiny_model("llama"), "pi", factor=4, layers={"1": "none"}), tmp_path)
+        export(patch_model(tiny_model("llama"), "pi", factor=4, layers={"1": "none"}), tmp_path)
     with pytest.raises(NotPatched):
-        export_native(tiny_model("llama"), tmp_path)
+        export(tiny_model("llama"), tmp_path)
 
 
 WRONG = {
@@ -144,10 +144,10 @@ WRONG = {
 def test_exported_parameters_are_compared_with_the_scheme(wrong: str, tmp_path, monkeypatch) -> None:
     """A scheme whose `native` says something else than it does, as a release of transformers may read it."""
     honest = Yarn.native
-    export_native(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "honest")
+    export(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "honest")
     monkeypatch.setattr(Yarn, "native", lambda self: honest(self) | WRONG[wrong])
     with pytest.raises(NotExpressible, match="another rotation"):
-        export_native(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "plain")
+        export(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "plain")
     assert not (tmp_path / "plain").exists()
 
 
@@ -155,7 +155,7 @@ def test_an_output_layer_of_its_own_stays_so_under_a_configuration_that_ties_it(
     model = patch_model(tiny_model("llama"), "yarn", factor=4)
     model.config.tie_word_embeddings = True
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().flip(0))
-    export_native(model, tmp_path)
+    export(model, tmp_path)
     plain = LlamaForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(plain.lm_head.weight, model.lm_head.weight)
     assert not plain.config.tie_word_embeddings  # which other engines go by
@@ -163,7 +163,7 @@ def test_an_output_layer_of_its_own_stays_so_under_a_configuration_that_ties_it(
 
 def test_no_rotation_of_a_family_whose_tiny_frequencies_are_read_as_none(tmp_path) -> None:
     model = patch_model(tiny("qwen3", num_hidden_layers=2), "none", factor=4)
-    export_native(model, tmp_path)
+    export(model, tmp_path)
     tokens = torch.arange(3, 35)[None]
     there, here = (one.eval()(tokens).logits for one in (AutoModelForCausalLM.from_pretrained(tmp_path), model))
     assert torch.allclose(there, here, atol=1e-4)  # two float32 implementations of logits of about 1
@@ -174,7 +174,7 @@ def test_learned_frequencies_are_stated_as_a_list(tmp_path) -> None:
     model = patch_model(tiny_model("llama"), "rope", factor=4, learn_freq=True)
     untrained = model(TEXTS["target"]).logits.detach()
     torch.nn.init.normal_(scheme_of(model).correction, std=0.1, generator=torch.Generator().manual_seed(0))
-    assert export_native(model, tmp_path)["rope_type"] == "longrope"
+    assert export(model, tmp_path).written["rope_parameters"]["rope_type"] == "longrope"
     there, here = (one(TEXTS["target"]).logits for one in (LlamaForCausalLM.from_pretrained(tmp_path), model))
     assert torch.allclose(there, here, atol=1e-4)  # two float32 implementations of logits of about 1
     assert not torch.allclose(untrained, here, atol=0.1), "the frequencies have learned nothing"
@@ -187,7 +187,7 @@ KEYS = ("position_trained_length", "position_trained_theta")
 @pytest.mark.filterwarnings("ignore::hf_posenc.errors.OnlyWithinTrainedLength")
 def test_a_factor_counts_from_what_the_weights_of_an_export_saw(scheme: str, tmp_path, caplog) -> None:
     """The next scheme computes what it does on the model before the first; transformers says nothing of the entries."""
-    export_native(patch_model(tiny_model("llama"), scheme, factor=4), tmp_path)
+    export(patch_model(tiny_model("llama"), scheme, factor=4), tmp_path)
     logging.enable_propagation()
     caplog.clear()
     again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
@@ -212,11 +212,32 @@ def test_a_factor_counts_from_what_the_weights_of_an_export_saw(scheme: str, tmp
 
 def test_without_the_entry_the_target_would_be_taken_for_the_trained_length(tmp_path) -> None:
     """Control; and what is stretched once more still says what the weights saw."""
-    export_native(patch_model(tiny_model("llama"), "ntk", factor=4), tmp_path / "once")
+    export(patch_model(tiny_model("llama"), "ntk", factor=4), tmp_path / "once")
     twice = patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "host+ntk", factor=2)
     assert describe(twice).target_length == 8 * TRAINED_LENGTH
-    export_native(twice, tmp_path / "twice")
+    export(twice, tmp_path / "twice")
     assert json.loads((tmp_path / "twice" / "config.json").read_text())[KEYS[0]] == TRAINED_LENGTH
     bare = AutoModelForCausalLM.from_pretrained(edit(tmp_path / "once", without=KEYS))
     patch_model(bare, "yarn", factor=2)
     assert describe(bare).trained_length == 4 * TRAINED_LENGTH
+
+
+@pytest.mark.parametrize(("to", "file"), [("transformers", "config.json"), ("gguf", "model.gguf")])
+def test_a_name_is_what_a_loaded_model_is(to: str, file: str, tmp_path) -> None:
+    if to == "gguf":
+        pytest.importorskip("gguf", reason="gguf is not installed (pip install gguf)")
+    model, tokenizer = load_starter("llama")
+    exported = export(patch_model(model, "yarn", factor=2), tmp_path / "loaded", to=to, tokenizer=tokenizer)
+    named = export("starter:llama", tmp_path / "named", to=to, scheme="yarn", factor=2)
+    assert (named.written, named.readers, named.tokenizer) == (exported.written, exported.readers, True)
+    files, others = ({path.name for path in one.folder.iterdir()} for one in (named, exported))
+    assert file in files == others
+
+
+@pytest.mark.parametrize(
+    "options", [{"to": "ggml"}, {"factor": 4}, {"to": "gguf", "results": ["results.json"]}], ids=str
+)
+def test_what_no_format_takes_is_refused(options: dict[str, object], tmp_path) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        export(patch_model(tiny_model("llama"), "yarn", factor=2), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()

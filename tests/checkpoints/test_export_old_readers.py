@@ -15,7 +15,7 @@ from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from hf_posenc import export_native, patch_model
+from hf_posenc import export, patch_model
 from hf_posenc.checkpoints.old_rope_keys import old_form
 from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength
 
@@ -67,14 +67,14 @@ def built(family: str) -> PreTrainedModel:
     return tiny(family, num_hidden_layers=2 if family in FAMILIES else 4, max_position_embeddings=TRAINED, **own)
 
 
-def export(family: str, scheme: str, options: dict[str, Any], folder: Path) -> torch.Tensor:
+def written(family: str, scheme: str, options: dict[str, Any], folder: Path) -> torch.Tensor:
     """Export a tiny model with a text into ``folder``; what the patched model computes of the text."""
     model = patch_model(built(family), scheme, factor=FACTOR, **options)
     if scheme in BY_LENGTH:
         with pytest.warns(OnlyWithinTrainedLength):
-            export_native(model, folder)
+            export(model, folder)
     else:
-        export_native(model, folder)
+        export(model, folder)
     length = TRAINED if scheme in BY_LENGTH else FACTOR * TRAINED
     ids = torch.randint(3, 96, (1, length), generator=torch.Generator().manual_seed(0))
     save_file({"ids": ids}, folder / "ids.st")
@@ -88,17 +88,17 @@ def test_an_older_transformers_computes_the_same(tmp_path: Path) -> None:
     if python is None:
         pytest.skip(f"needs the path of a Python with a transformers before 5 in {OLD_PYTHON}")
     wanted = {
-        f"{family}-{number}-{scheme}": export(family, scheme, options, tmp_path / f"{family}-{number}-{scheme}")
+        f"{family}-{number}-{scheme}": written(family, scheme, options, tmp_path / f"{family}-{number}-{scheme}")
         for family in FAMILIES
         for number, (scheme, options) in enumerate(SCHEMES)
     }
     wanted |= {
-        f"{family}-{scheme}": export(family, scheme, {}, tmp_path / f"{family}-{scheme}")
+        f"{family}-{scheme}": written(family, scheme, {}, tmp_path / f"{family}-{scheme}")
         for family in SEVERAL_KINDS
         for scheme in OF_SEVERAL_KINDS
     }
     without = tmp_path / "llama-without"  # control: today's form alone, as it was written before
-    wanted[without.name] = export("llama", "yarn", {}, without)
+    wanted[without.name] = written("llama", "yarn", {}, without)
     edit(without, without=("rope_theta", "rope_scaling"))
     finish(start(["-c", READ], python=python, cwd=tmp_path))
     apart = {
@@ -112,7 +112,7 @@ def test_an_older_transformers_computes_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["yarn", "ntk", "longrope"])
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_both_forms_are_read_as_one(family: str, scheme: str, tmp_path: Path) -> None:
-    want = export(family, scheme, {}, tmp_path)
+    want = written(family, scheme, {}, tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())
     names = ("rotary_emb_base", "rotary_pct") if family == "gpt_neox" else ("rope_theta",)
     assert all(name in stored for name in names)
@@ -128,7 +128,7 @@ def test_both_forms_are_read_as_one(family: str, scheme: str, tmp_path: Path) ->
 @pytest.mark.parametrize("scheme", OF_SEVERAL_KINDS)
 @pytest.mark.parametrize("family", SEVERAL_KINDS)
 def test_each_type_of_layer_is_exported_as_it_is(family: str, scheme: str, tmp_path: Path) -> None:
-    want = export(family, scheme, {}, tmp_path)
+    want = written(family, scheme, {}, tmp_path)
     ids = load_file(tmp_path / "ids.st")["ids"]
     with torch.no_grad():
         again, unscaled = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits, built(family)
@@ -141,10 +141,10 @@ def test_layers_of_one_type_that_differ_are_refused(tmp_path: Path) -> None:
     for layers in ({"0": "none"}, "all"):  # layers of Cohere 2 that it does not rotate cannot be told to
         model = patch_model(built("cohere2"), "pi", factor=FACTOR, layers=layers)
         with pytest.raises(NotExpressible, match=r"layers lack|another rotation"):
-            export_native(model, tmp_path / "plain")
+            export(model, tmp_path / "plain")
     model = patch_model(built("gemma3_text"), "longrope", factor=FACTOR)
     with pytest.raises(NotExpressible, match="types of layers rotate differently"):
-        export_native(model, tmp_path / "plain")
+        export(model, tmp_path / "plain")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_what_older_readers_would_leave_out_is_said(
 ) -> None:
     model = patch_model(built(family), scheme, factor=FACTOR, layers=layers)
     with pytest.warns(NotReadBefore5) if warns else nullcontext():
-        export_native(model, tmp_path)
+        export(model, tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())
     assert ("rope_theta" in stored) != warns
 
@@ -168,5 +168,5 @@ def test_what_a_family_reads_otherwise_is_not_exported(family: str, tmp_path: Pa
     for scheme in ("yarn", "pi" if family == "phi3" else "longrope"):
         model = patch_model(tiny(family, max_position_embeddings=TRAINED, **own), scheme, factor=FACTOR)
         with pytest.raises(NotExpressible):
-            export_native(model, tmp_path / "plain")
+            export(model, tmp_path / "plain")
         assert not (tmp_path / "plain").exists()

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from hf_posenc import export_gguf, load_starter, patch_model
+from hf_posenc import export, load_starter, patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import NotExpressible, NotPatched, TokenizerLeftOut
 
@@ -43,7 +43,7 @@ CASES: list[tuple[str, dict[str, Any], str, float, bool]] = [
 def written(folder: Path, scheme: str, options: dict[str, Any], dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """A patched model, and the reader of its file."""
     model = patch_model(tiny_model("llama").to(dtype), scheme, factor=FACTOR, **options)
-    export_gguf(model, folder / "model.gguf")
+    export(model, folder, to="gguf")
     return model, gguf.GGUFReader(folder / "model.gguf")
 
 
@@ -72,7 +72,7 @@ def test_weights_are_those_of_the_model(tmp_path) -> None:
 def test_an_output_layer_of_its_own_is_kept_where_the_configuration_ties_it(tmp_path) -> None:
     model = patch_model(tiny_model("llama"), "yarn", factor=FACTOR)
     model.config.tie_word_embeddings = True
-    export_gguf(model, tmp_path / "model.gguf")
+    export(model, tmp_path, to="gguf")
     read = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
     assert np.array_equal(read["output.weight"], model.lm_head.weight.detach().numpy())
 
@@ -89,15 +89,15 @@ def test_half_precision_keeps_its_bits_and_norms_are_float32(tmp_path) -> None:
 def test_what_is_no_fixed_rotation_is_refused(scheme: str, tmp_path) -> None:
     model = patch_model(tiny_model("llama"), scheme, factor=FACTOR)
     with pytest.raises(NotExpressible):
-        export_gguf(model, tmp_path / "model.gguf")
+        export(model, tmp_path, to="gguf")
     assert not list(tmp_path.iterdir())
 
 
 def test_other_models_are_refused(tmp_path) -> None:
     with pytest.raises(NotExpressible, match="not a causal Llama"):
-        export_gguf(patch_model(tiny_model("gpt2"), "rope", factor=FACTOR), tmp_path / "model.gguf")
+        export(patch_model(tiny_model("gpt2"), "rope", factor=FACTOR), tmp_path, to="gguf")
     with pytest.raises(NotPatched):
-        export_gguf(tiny_model("llama"), tmp_path / "model.gguf")
+        export(tiny_model("llama"), tmp_path, to="gguf")
 
 
 def byte_level_tokenizer() -> PreTrainedTokenizerFast:
@@ -116,7 +116,7 @@ def test_the_tokenizer_is_carried(tmp_path) -> None:
         hidden_size=32, num_attention_heads=2, num_hidden_layers=1, intermediate_size=32, vocab_size=300
     )
     model = patch_model(LlamaForCausalLM(config), "yarn", factor=FACTOR)
-    export_gguf(model, tmp_path / "model.gguf", tokenizer)
+    export(model, tmp_path, to="gguf", tokenizer=tokenizer)
     field = {name: field.contents() for name, field in gguf.GGUFReader(tmp_path / "model.gguf").fields.items()}
     assert field["tokenizer.ggml.pre"] == "gpt-2"
     assert field["tokenizer.ggml.tokens"][: len(tokenizer)] == tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
@@ -128,7 +128,7 @@ def test_the_tokenizer_is_carried(tmp_path) -> None:
 def test_a_tokenizer_that_splits_otherwise_is_left_out_aloud(tmp_path) -> None:
     model, tokenizer = load_starter("llama")
     with pytest.warns(TokenizerLeftOut):
-        export_gguf(patch_model(model, "yarn", factor=FACTOR), tmp_path / "model.gguf", tokenizer)
+        export(patch_model(model, "yarn", factor=FACTOR), tmp_path, to="gguf", tokenizer=tokenizer)
     assert "tokenizer.ggml.tokens" not in gguf.GGUFReader(tmp_path / "model.gguf").fields
 
 

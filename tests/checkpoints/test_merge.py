@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
+    LlamaForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )  # fmt: skip
 
-from hf_posenc import from_pretrained, load_starter, merge, patch_model
+from hf_posenc import export, from_pretrained, load_starter, merge, patch_model
 from hf_posenc.checkpoints.tokenizer import load_tokenizer
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, UnknownStarter
 
@@ -129,8 +129,9 @@ def test_a_merge_that_computes_something_else_is_not_kept(tmp_path: Path, monkey
     """Control: an adapter that gets lost in merging."""
     tuned = trained(lora(), "yarn", tmp_path)
     monkeypatch.setattr(peft.PeftModel, "merge_and_unload", lambda self: self.unload(), raising=False)
-    with pytest.raises(MergeFailed, match="rounding explains"):
-        merge(tuned, tmp_path / "merged")
+    for write in (merge, export):
+        with pytest.raises(MergeFailed, match="rounding explains"):
+            write(tuned, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 
 
@@ -159,11 +160,9 @@ def test_what_cannot_be_merged_is_refused(kind: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "merged").exists()
 
 
-def test_a_quantised_base_is_refused(tmp_path: Path) -> None:
+def test_a_quantised_base_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned = trained(lora(), "yarn", tmp_path)
-    config = AutoConfig.from_pretrained(tmp_path / "base")
-    config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    config.save_pretrained(tmp_path / "base")
+    monkeypatch.setattr(LlamaForCausalLM, "is_quantized", True, raising=False)
     with pytest.raises(NotExpressible, match="quantised"):
         merge(tuned, tmp_path / "merged")
 

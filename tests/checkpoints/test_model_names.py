@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_posenc import describe, export_native, from_pretrained, load_starter, patch_model
+from hf_posenc import describe, export, from_pretrained, load_starter, patch_model
 from hf_posenc.checkpoints.model_name import MANIFEST, RUN, ModelName, file_sizes
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, UnknownStarter, WrongKind
 from hf_posenc.insight.bench import bench
@@ -63,15 +63,15 @@ def test_probe_bench_and_export_take_names(adapter: Callable[..., Path], tmp_pat
         probe(live, **few)
     (cell,) = bench(STARTER, "alibi", [16], rounds=1)
     assert cell.state == "done"
-    parameters = export_native(tuned, tmp_path / "plain")
+    exported = export(tuned, tmp_path / "plain")
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype="float32")
-    assert parameters["rope_type"] == plain.config.rope_parameters["rope_type"]
+    assert exported.written["rope_parameters"]["rope_type"] == plain.config.rope_parameters["rope_type"]
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
         torch.testing.assert_close(plain(ids).logits, live.eval()(ids).logits, atol=1e-3, rtol=0)
     assert AutoTokenizer.from_pretrained(tmp_path / "plain").get_vocab() == tokenizer.get_vocab()
     with pytest.raises(ModelNotFound):
-        export_native(tmp_path / "nowhere", tmp_path / "nothing")
+        export(tmp_path / "nowhere", tmp_path / "nothing")
 
 
 def test_an_adapter_finds_its_base(adapter: Callable[..., Path], tmp_path: Path) -> None:

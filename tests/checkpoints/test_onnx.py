@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_posenc import export_onnx, patch_model
+from hf_posenc import export, patch_model
 from hf_posenc.checkpoints import onnx_file
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import MissingPackage, NotExpressible
@@ -47,7 +47,7 @@ def patched(family: str, scheme: str) -> Any:
 def test_whole_texts(ort: Any, case: str, tmp_path: Path) -> None:
     """Two rows, one of them padded; of a scheme whose cache drops keys, the reason is said."""
     model = patched(*case.split(":"))
-    written = export_onnx(model, tmp_path)
+    written = export(model, tmp_path, to="onnx").written["onnx"]
     assert (written["cache"], bool(written["reason"])) == (False, case == "llama:window")
     text = tokens(2, 77)
     mask = (torch.arange(77) >= torch.tensor([[13], [0]])).long()
@@ -61,7 +61,7 @@ def test_whole_texts(ort: Any, case: str, tmp_path: Path) -> None:
 def test_a_cache_that_is_empty_at_first(ort: Any, case: str, tmp_path: Path) -> None:
     """Three rows in pieces, what is cached handed on, as far as the target length; one graph for all of them."""
     model = patched(*case.split(":"))
-    assert export_onnx(model, tmp_path)["cache"]
+    assert export(model, tmp_path, to="onnx").written["onnx"]["cache"]
     session, text = ort.InferenceSession(tmp_path / "model.onnx"), tokens(3, 128)
     expected, past = model(text).logits.detach().numpy(), 0
     inputs = {one.name: one.shape for one in session.get_inputs()}
@@ -80,7 +80,7 @@ def test_a_cache_that_is_empty_at_first(ort: Any, case: str, tmp_path: Path) -> 
 
 def test_transformers_reads_the_folder_without_this_package(ort: Any, tmp_path: Path) -> None:
     """The exporter's own folder has the guarded configuration, and is refused."""
-    export_onnx(patched("llama", "yarn"), tmp_path)
+    export(patched("llama", "yarn"), tmp_path, to="onnx")
     assert "onnx" in subprocess.check_output([sys.executable, "-c", READ, str(tmp_path)], text=True)
 
 
@@ -88,13 +88,13 @@ def test_another_graph_is_not_kept(ort: Any, tmp_path: Path, monkeypatch: pytest
     """Control: what is traced is the model without its scheme."""
     monkeypatch.setattr(onnx_file, "traced", lambda _, of=onnx_file.traced: of(tiny_model("bert")))
     with pytest.raises(NotExpressible):
-        export_onnx(patched("bert", "rope"), tmp_path / "out")
+        export(patched("bert", "rope"), tmp_path / "out", to="onnx")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_draws_positions_is_refused(ort: Any, tmp_path: Path) -> None:
     with pytest.raises(NotExpressible, match="randpos"):
-        export_onnx(patched("llama", "randpos"), tmp_path / "out")
+        export(patched("llama", "randpos"), tmp_path / "out", to="onnx")
     assert not (tmp_path / "out").exists()
 
 
@@ -103,10 +103,10 @@ def test_the_state_that_is_refused_is_named(ort: Any, state: str, tmp_path: Path
     model = patched("llama", "yarn")
     model.bfloat16() if state == "bfloat16" else accelerate.cpu_offload(model, "cpu")
     with pytest.raises(NotExpressible, match=state):
-        export_onnx(model, tmp_path / "out")
+        export(model, tmp_path / "out", to="onnx")
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingPackage):
-        export_onnx(patched("llama", "yarn"), tmp_path)
+        export(patched("llama", "yarn"), tmp_path, to="onnx")

@@ -12,7 +12,7 @@ import torch
 from packaging.version import Version
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from hf_posenc import describe, export_auto, patch_model
+from hf_posenc import describe, export, patch_model
 from hf_posenc.checkpoints import gpt2_classes, other_class
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import AlreadyScaled, NotExpressible
@@ -65,9 +65,9 @@ def test_the_class_and_its_logits(
     model = patched(scheme, options, family)
     if kind == "gpt_neox" and OLD:
         with pytest.raises(NotExpressible):
-            export_auto(model, tmp_path / "plain")
+            export(model, tmp_path / "plain", to="auto")
         return
-    export_auto(model, tmp_path / "plain")
+    export(model, tmp_path / "plain", to="auto")
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     assert config["model_type"] == kind
     assert entries.items() <= config.items()
@@ -83,7 +83,7 @@ def test_the_class_and_its_logits(
 )
 def test_what_no_class_computes_is_refused(scheme: str, options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(NotExpressible):
-        export_auto(patched(scheme, options), tmp_path / "plain")
+        export(patched(scheme, options), tmp_path / "plain", to="auto")
     assert not list(tmp_path.iterdir())
 
 
@@ -106,7 +106,7 @@ def test_a_gpt2_is_refused_by_its_part(
     config = GPT2Config(n_embd=32, n_head=2, n_layer=2, n_positions=TRAINED_LENGTH, vocab_size=96, **changed)
     model = patch_model(GPT2LMHeadModel(config).eval(), scheme, factor=4, **options)
     with pytest.raises(NotExpressible, match=named):
-        export_auto(model, tmp_path / "plain")
+        export(model, tmp_path / "plain", to="auto")
     assert not list(tmp_path.iterdir())
 
 
@@ -114,7 +114,7 @@ def test_a_gpt2_is_refused_by_its_part(
 def test_a_table_that_is_kept_is_written_as_it_is(scheme: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(other_class, "check_alone", lambda *_: None)
     model = patch_model(tiny_model("gpt2"), scheme)
-    export_auto(model, tmp_path / "plain")
+    export(model, tmp_path / "plain", to="auto")
     there = GPT2LMHeadModel.from_pretrained(tmp_path / "plain").eval()
     assert torch.equal(there(TEXT[:, :TRAINED_LENGTH]).logits, model(TEXT[:, :TRAINED_LENGTH]).logits)
 
@@ -122,25 +122,25 @@ def test_a_table_that_is_kept_is_written_as_it_is(scheme: str, tmp_path: Path, m
 def test_a_longer_table_says_what_the_weights_were_trained_on(tmp_path: Path, monkeypatch: Any) -> None:
     """Rotations count from that; what reads the table counts from its rows, which are the positions by now."""
     monkeypatch.setattr(other_class, "check_alone", lambda *_: None)
-    export_auto(patched("learned_interp", {}, "gpt2"), tmp_path / "once")
+    export(patched("learned_interp", {}, "gpt2"), tmp_path / "once", to="auto")
     with pytest.raises(AlreadyScaled, match=f"trained_length={TRAINED_LENGTH}"):
         patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "yarn", factor=2)
     model = patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "once"), "learned_interp", factor=2)
     assert describe(model).trained_length == 4 * TRAINED_LENGTH
-    export_auto(model, tmp_path / "twice")
+    export(model, tmp_path / "twice", to="auto")
     config = json.loads((tmp_path / "twice" / "config.json").read_text())
     assert (config["position_trained_length"], config["n_positions"]) == (TRAINED_LENGTH, 8 * TRAINED_LENGTH)
 
 
 def test_a_bloom_in_half_precision_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotExpressible, match="bfloat16"):
-        export_auto(patched("alibi", {}, "gpt2").to(torch.bfloat16), tmp_path / "plain")
+        export(patched("alibi", {}, "gpt2").to(torch.bfloat16), tmp_path / "plain", to="auto")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "scheme"), [("llama", "yarn+window"), ("gpt2", "alibi"), ("gpt2", "yarn")])
 def test_it_is_read_without_this_package(family: str, scheme: str, tmp_path: Path) -> None:
-    export_auto(patched(scheme, {"size": 20} if "window" in scheme else {}, family), tmp_path / "plain")
+    export(patched(scheme, {"size": 20} if "window" in scheme else {}, family), tmp_path / "plain", to="auto")
     assert (tmp_path / "plain" / "model.safetensors").exists()
 
 
@@ -149,7 +149,7 @@ def test_embeddings_that_a_bloom_normalises_leave_nothing_behind(tmp_path: Path,
     """A control: embeddings as large as they are, which BLOOM's first norm changes."""
     monkeypatch.setattr(gpt2_classes, "GROWN", 1.0)
     with pytest.raises(NotExpressible, match="other logits"):
-        export_auto(patched("alibi", {}, "gpt2"), tmp_path / "plain")
+        export(patched("alibi", {}, "gpt2"), tmp_path / "plain", to="auto")
     assert not list(tmp_path.iterdir())
 
 
@@ -158,5 +158,5 @@ def test_other_logits_leave_nothing_behind(tmp_path: Path, monkeypatch: Any) -> 
     """A control: the window is written one key too wide."""
     monkeypatch.setattr(Window, "native_window", lambda self: self.size + 1)
     with pytest.raises(NotExpressible, match="other logits"):
-        export_auto(patched("window", {"size": 16}), tmp_path / "plain")
+        export(patched("window", {"size": 16}), tmp_path / "plain", to="auto")
     assert not list(tmp_path.iterdir())

@@ -176,7 +176,7 @@ def test_the_card_follows_the_scheme_and_keeps_what_else_it_says(peft_adapter, m
     peft.get_peft_model(make_patched("pi"), CONFIGS["lora"]()).save_pretrained(folder)
     card = (folder / "README.md").read_text()
     assert card.startswith("My own words.")
-    assert re.findall(r"scheme \| `(\w+)`", card) == ["pi"]
+    assert re.findall(r"`hf_posenc`: (\w+)", card) == ["pi"]
 
 
 def test_a_conversion_to_lora_is_refused(make_patched, tmp_path):

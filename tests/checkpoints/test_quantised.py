@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from transformers import BitsAndBytesConfig, LlamaForCausalLM, TorchAoConfig
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
-from hf_posenc.checkpoints.export import export_native
-from hf_posenc.checkpoints.gguf_file import export_gguf
+from hf_posenc.checkpoints.export import export
 from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.model_digest import model_digest, sampled_weights_digest
-from hf_posenc.checkpoints.other_class import export_auto
 from hf_posenc.checks import longest_case
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
 from hf_posenc.errors import NotExpressible, UnsupportedModel
@@ -57,14 +55,10 @@ def pack(model: nn.Module, kind: type = nn.Linear, make: Any = PackedLinear) -> 
     return model
 
 
-def export_bundle(model: Any, folder: Path) -> None:
-    model.save_pretrained(folder, code="bundle")
-
-
-@pytest.mark.parametrize("write", [export_native, export_auto, export_gguf, export_bundle])
+@pytest.mark.parametrize("to", ["transformers", "auto", "gguf", "bundle"])
 @pytest.mark.parametrize("how", ["packed", "said"])
 def test_quantised_weights_are_exported_nowhere(
-    write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    to: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Packed bytes, as of bitsandbytes, and what says that it is floating, as torchao's: the model knows."""
     pytest.importorskip("gguf", reason="no dependency; it writes GGUF where installed")
@@ -72,24 +66,8 @@ def test_quantised_weights_are_exported_nowhere(
     if how == "said":
         monkeypatch.setattr(type(model), "is_quantized", True, raising=False)
     with pytest.raises(NotExpressible, match="quantised"):
-        write(model, tmp_path / "out")
+        export(model, tmp_path / "out", to=to)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("write", [export_native, export_gguf])
-def test_offloaded_weights_are_exported_as_they_are(write: Any, tmp_path: Path) -> None:
-    """accelerate keeps nothing but names in the modules: the files are those of the model before it."""
-    pytest.importorskip("gguf", reason="no dependency; it writes GGUF where installed")
-    accelerate = pytest.importorskip("accelerate")
-    model = patch_model(contract_model("llama"), "yarn", factor=4)
-    write(model, tmp_path / "whole")
-    accelerate.cpu_offload(model, "cpu")
-    assert all(weight.is_meta for weight in model.parameters()), "control"
-    write(model, tmp_path / "offloaded")
-    whole, offloaded = ((tmp_path / name) for name in ("whole", "offloaded"))
-    if write is export_native:
-        whole, offloaded = whole / "model.safetensors", offloaded / "model.safetensors"
-    assert whole.read_bytes() == offloaded.read_bytes()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from packaging.version import Version
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc import export_native, from_pretrained, patch_model, read_elsewhere
+from hf_posenc import export, from_pretrained, patch_model, read_elsewhere
 from hf_posenc.checkpoints.readers import llama_cpp, mlx_lm, sglang, vllm
 from hf_posenc.checkpoints.readers.stated import Stated, Unread
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
@@ -66,7 +66,7 @@ def exported(folder: Path, scheme: str, options: dict[str, Any], **entries: Any)
     model = patched(scheme, options, **entries)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        export_native(model, folder)
+        export(model, folder)
     said = [str(one.message) for one in caught if issubclass(one.category, ReadOtherwise)]
     return json.loads((folder / "config.json").read_text()), said
 

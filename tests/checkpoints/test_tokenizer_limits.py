@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_posenc import export_native, from_pretrained, load_starter, patch_model
+from hf_posenc import export, from_pretrained, load_starter, patch_model
 from hf_posenc.checkpoints.merge import merge
 from hf_posenc.checkpoints.tokenizer import load_tokenizer
 from hf_posenc.cli import main
@@ -76,7 +76,7 @@ def test_an_adapter_is_merged_and_exported_in_python(base: Path, tmp_path: Path)
     adapter = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     peft.get_peft_model(model, adapter).save_pretrained(tmp_path / "adapter")
     merge(tmp_path / "adapter", tmp_path / "merged")
-    export_native(tmp_path / "adapter", tmp_path / "plain")
+    export(tmp_path / "adapter", tmp_path / "plain")
     for name in ("merged", "plain"):
         assert stated(tmp_path / name) == (FACTOR * TRAINED,) * 2
     assert f"set that to {FACTOR * TRAINED} or more" in (tmp_path / "adapter" / "README.md").read_text()
@@ -99,7 +99,7 @@ def test_a_model_that_is_saved_where_a_tokenizer_is(base: Path, write: str) -> N
         model.save_pretrained(base)
         assert f"set that to {FACTOR * TRAINED} or more" in (base / "README.md").read_text()
     else:
-        export_native(model, base)
+        export(model, base)
     assert stated(base) == (FACTOR * TRAINED,) * 2
     assert reads_both_ends(base)
     assert json.loads((base / SENTENCES).read_text()) == {"max_seq_length": FACTOR * TRAINED, "do_lower_case": True}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_posenc import describe, is_patched, patch_model
-from hf_posenc.checkpoints.export import export_native
+from hf_posenc.checkpoints.export import export
 from hf_posenc.errors import LengthContradiction, PosEncError
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
@@ -93,7 +93,7 @@ def test_lengths_are_of_the_weights_and_not_of_their_form(scheme: str, llama, to
     """A patched model and its export: trained length and default lengths. Negative control: the model before."""
     before = language_model(copy.deepcopy(llama), tokenizer)
     patched = patch_model(llama, scheme, factor=4)
-    export_native(patched, tmp_path)
+    export(patched, tmp_path)
     forms = [language_model(model, tokenizer) for model in (patched, type(llama).from_pretrained(tmp_path))]
     assert [trained_length_of_lm(lm) for lm in forms] == [TRAINED, TRAINED]
     assert [default_lengths(lm) for lm in forms] == [[TRAINED, 2 * TRAINED, 4 * TRAINED]] * 2

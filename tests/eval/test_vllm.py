@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_posenc import export_native, load_starter, patch_model
+from hf_posenc import export, load_starter, patch_model
 from hf_posenc.eval import TASKS, evaluate
 
 
@@ -18,7 +18,7 @@ def test_an_exported_checkpoint_gives_equal_scores_in_vllm(tmp_path) -> None:
 
     model, tokenizer = load_starter("llama")
     patch_model(model, "yarn", factor=4)
-    export_native(model, tmp_path)
+    export(model, tmp_path)
     tokenizer.save_pretrained(tmp_path)
     metadata = {"lengths": [256, 512], "samples": 4, "tokenizer": str(tmp_path)}
     manager = TaskManager(include_path=str(TASKS), include_defaults=False, metadata=metadata)

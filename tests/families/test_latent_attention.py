@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from hf_posenc import export_native, patch_model
+from hf_posenc import export, patch_model
 from hf_posenc.errors import NotExpressible
 
 from .tiny import LENGTH, tiny
@@ -111,8 +111,8 @@ def test_what_a_model_scales_late_queries_by_is_kept(tmp_path: Any) -> None:
     parameters = YARN | {"rope_theta": 10_000.0, "llama_4_scaling_beta": 0.1}
     sizes = {"rope_parameters": parameters, "max_position_embeddings": 4 * LENGTH}
     model = patch_model(tiny("ministral3", **sizes), "pi", factor=4, trained_length=LENGTH)
-    assert export_native(model, tmp_path / "plain")["llama_4_scaling_beta"] == 0.1
+    assert export(model, tmp_path / "plain").written["rope_parameters"]["llama_4_scaling_beta"] == 0.1
     assert apart(AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval(), model) < LIMIT
     half = patch_model(tiny("ministral3", **sizes), "yarn", factor=4, trained_length=LENGTH // 2)
     with pytest.raises(NotExpressible, match=f"after its first {LENGTH} tokens .* counts from {LENGTH // 2}"):
-        export_native(half, tmp_path / "half")
+        export(half, tmp_path / "half")

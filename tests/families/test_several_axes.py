@@ -22,7 +22,7 @@ from transformers import (
     Qwen3VLTextModel,
 )
 
-from hf_posenc import export_native, patch_model
+from hf_posenc import export, patch_model
 from hf_posenc.errors import InvalidInput
 
 LENGTH = 12
@@ -142,7 +142,7 @@ def test_an_exported_model_reads_images_in_plain_transformers(tmp_path: Path) ->
     own = model(**call).logits
     patch_model(model, "yarn", factor=4)
     wanted = model(**call).logits
-    export_native(model, tmp_path / "plain")
+    export(model, tmp_path / "plain")
     plain = Qwen2VLForConditionalGeneration.from_pretrained(tmp_path / "plain").eval()
     assert (plain(**call).logits - wanted).abs().max() <= CLOSE
     assert (own - wanted).abs().max() > 100 * CLOSE  # control

@@ -8,23 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from hf_posenc import export_auto, export_gguf, export_native, patch_model
+from hf_posenc import export, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import NoDiskSpace, PosEncError
 from hf_posenc.training.run_folder import check_checkpoint_space
 
-WRITERS: dict[str, tuple[str, str, Callable[[Any, Path], object]]] = {
-    "transformers": ("llama", "yarn", export_native),
-    "auto": ("gpt2", "alibi", export_auto),
-    "gguf": ("llama", "yarn", lambda model, folder: export_gguf(model, folder / "model.gguf")),
-    "bundle": ("llama", "yarn", lambda model, folder: model.save_pretrained(folder, code="bundle")),
+WRITTEN = {
+    "transformers": ("llama", "yarn"),
+    "auto": ("gpt2", "alibi"),
+    "gguf": ("llama", "yarn"),
+    "bundle": ("llama", "yarn"),
 }
 ALLOWED = 1 << 14  # bytes of one file; the weights of each model are larger
 
@@ -45,27 +44,27 @@ def test_nothing_half_written_stays(to: str, tmp_path: Path) -> None:
     """A folder that is new, and one with files, among them a result of before."""
     if to == "gguf":
         pytest.importorskip("gguf", reason="gguf is not installed (pip install gguf)")
-    family, scheme, write = WRITERS[to]
+    family, scheme = WRITTEN[to]
     model, folder = patch_model(tiny_model(family), scheme, factor=2), tmp_path / "out"
     for there in ({}, {"notes.txt": "mine", "model.gguf": "of before"}):
         for name, text in there.items():
             folder.mkdir(exist_ok=True)
             (folder / name).write_text(text)
         with small_files(), pytest.raises((OSError, SafetensorError)):
-            write(model, folder)
+            export(model, folder, to=to)
         assert {path.name: path.read_text() for path in folder.rglob("*")} == there
         assert [path.name for path in tmp_path.iterdir()] == (["out"] if there else [])
-    write(model, folder)
+    export(model, folder, to=to)
     assert any(path.suffix in (".safetensors", ".gguf") for path in folder.iterdir()), "it is the disk that stopped it"
 
 
-@pytest.mark.parametrize("to", WRITERS)
+@pytest.mark.parametrize("to", WRITTEN)
 def test_a_file_where_the_folder_goes(to: str, tmp_path: Path) -> None:
-    family, scheme, write = WRITERS[to]
+    family, scheme = WRITTEN[to]
     model, out = patch_model(tiny_model(family), scheme, factor=2), tmp_path / "out"
     out.write_text("mine")
     with pytest.raises((PosEncError, OSError)):
-        write(model, out)
+        export(model, out, to=to)
     assert out.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [out]
 

@@ -9,12 +9,11 @@ import pytest
 import torch
 from accelerate import cpu_offload, disk_offload, dispatch_model, infer_auto_device_map
 from accelerate.utils.dataclasses import get_module_class_from_name
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from hf_posenc import describe, from_pretrained, load_peft_adapter, unpatch_model
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import CheckpointMismatch, NoValues, TrainingImpossible, UnsupportedModel
+from hf_posenc.errors import NoValues, TrainingImpossible, UnsupportedModel
 from hf_posenc.patching.offloading import offloads_of
 
 from .models import LEARNED, SHARED, device_map, logits_of, patched, seeded
@@ -108,17 +107,6 @@ def test_weights_without_values_are_reported() -> None:
     model.model.posenc.to("meta")
     with pytest.raises(NoValues, match=r"'weight'.*meta device"):
         logits_of(model)
-
-
-def test_parameters_that_a_checkpoint_lacks_cannot_be_drawn_on_disk(tmp_path: Path) -> None:
-    patched("llama", "shaw").save_pretrained(tmp_path / "saved")
-    weights = load_file(tmp_path / "saved" / "model.safetensors")
-    kept = {name: weight for name, weight in weights.items() if "posenc" not in name}
-    save_file(kept, tmp_path / "saved" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckpointMismatch, match="without a device_map"):
-        from_pretrained(
-            tmp_path / "saved", device_map=device_map("llama", "cpu", "disk"), offload_folder=tmp_path / "off"
-        )
 
 
 @pytest.mark.parametrize(

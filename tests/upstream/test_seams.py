@@ -129,10 +129,10 @@ def test_rope_parameters() -> None:
     """The block in a configuration, and the scalings there are functions for."""
     assert LlamaConfig().rope_parameters == {"rope_theta": 10000.0, "rope_type": "default"}, (
         "A Llama's configuration says its rotation in another way. "
-        "Look at patches/llama.py and hf_posenc/checkpoints/export.py."
+        "Look at patches/llama.py and hf_posenc/checkpoints/plain_checkpoint.py."
     )
     known = {"linear", "dynamic", "yarn", "longrope", "llama3", "proportional"}
-    assert set(ROPE_INIT_FUNCTIONS) == known, "Look at hf_posenc/checkpoints/export.py."
+    assert set(ROPE_INIT_FUNCTIONS) == known, "Look at hf_posenc/checkpoints/plain_checkpoint.py."
 
 
 def test_peft() -> None:

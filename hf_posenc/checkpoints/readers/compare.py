@@ -69,14 +69,14 @@ def read_elsewhere(model: Any) -> list[Reading]:
     compared up to the trained length, as its export is.
 
     Args:
-        model: a patched model that `export_native` can write; it is not changed.
+        model: a patched model that `hf_posenc.export` can write; it is not changed.
 
     Returns:
         One entry for each engine, or for each engine and type of layers.
 
     Raises:
         NotPatched: the model carries no scheme.
-        NotExpressible: as `export_native`.
+        NotExpressible: as `hf_posenc.export`.
     """
     return list(readings(plain_config(model)))
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.errors import EngineDiffers
 
-GGUF = "model.gguf"
-WITHOUT_CARD = ("gguf", "onnx")
 To = Annotated[
     Literal["transformers", "auto", "bundle", "gguf", "onnx"],
     cli.of_output(
@@ -33,10 +29,6 @@ Results = Annotated[
         metavar="FILE",
         help="Results of eval or compare, for the model card; default: those in the folder of --model.",
     ),
-]
-Adapter = Annotated[
-    str,
-    cli.of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
 ]
 
 
@@ -61,76 +53,37 @@ def export(
     code that transformers runs with trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp.
     With --to onnx, it gets model.onnx, and onnxruntime must agree with the model first.
     """
-    from hf_posenc.checkpoints.export import export_native, merge_adapter
-    from hf_posenc.checkpoints.gguf_file import export_gguf
-    from hf_posenc.checkpoints.held_out_texts import copy_held_out
-    from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.export import export as run
     from hf_posenc.checkpoints.merge import empty_folder
-    from hf_posenc.checkpoints.onnx_file import export_onnx
-    from hf_posenc.checkpoints.other_class import export_auto
-    from hf_posenc.checkpoints.plain_config import is_expressible
-    from hf_posenc.checkpoints.readers.compare import read_elsewhere
-    from hf_posenc.checkpoints.tokenizer import tokenizer_of
-    from hf_posenc.patching.config_guard import MODELING
-    from hf_posenc.patching.model_card import write_found_results
-    from hf_posenc.patching.state import describe, is_patched
-    from hf_posenc.patching.text_limits import raise_limits_in
 
     named, options = cli.model_named(model, base), cli.scheme_options(scheme, option)
+    loading = {**cli.loading_of(named, dtype), "scheme": scheme, "factor": factor, "target_length": target_length}
     empty_folder(out)
-    if results is not None and to in WITHOUT_CARD:
-        raise BadArgument(f"--results go into a model card, which --to {to} does not write. Leave one of them out.")
     with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        tokenizer = tokenizer_of(named)
-        patched = from_pretrained(
-            **cli.loading_of(named, dtype), scheme=scheme, factor=factor, target_length=target_length, **options
-        )
-        if not is_patched(patched):
-            raise BadArgument(f"{model!r} carries no scheme, and none is named. Pass one with --scheme.")
-        merged = merge_adapter(patched)
-        if to == "gguf":
-            written: dict[str, Any] = {"gguf": vars(export_gguf(merged, out / GGUF, tokenizer))}
-        elif to == "onnx":
-            with redirect_stdout(sys.stderr):  # torch's exporter prints what it does
-                written = {"onnx": export_onnx(merged, out)}
-        elif to == "bundle":
-            merged.save_pretrained(out, code=to)
-            written = {"code": f"{MODELING}.py"}
-        else:
-            write = export_auto if to == "auto" else export_native
-            written = {"rope_parameters": write(merged, out)}
-            if to == "auto":
-                written["model_type"] = json.loads((out / "config.json").read_text())["model_type"]
-            if is_expressible(merged):
-                written["readers"] = read_elsewhere(merged)
-        if to != "gguf":
-            tokenizer.save_pretrained(out)
-            raise_limits_in(out, merged)
-        if to not in WITHOUT_CARD:
-            copy_held_out(named.adapter or named.model, out)
-            write_found_results(out, results, named.adapter or named.model, describe(merged).scheme)
+        with redirect_stdout(sys.stderr):  # torch's exporter prints what it does
+            exported = run(loading.pop("name_or_path"), out, to=to, results=results, **loading, **options)
     own = [one for one in caught if one.category.__module__.startswith("hf_posenc")]
+    if not exported.tokenizer:
+        output.note("No tokenizer was found with the model.")
     if Path(named.model, "modules.json").is_file():  # of sentence-transformers
         output.note(f"{out} has the transformer alone: the pooling of {named.model} is not written.")
     if as_json:
-        readers = [vars(reading) for reading in written.pop("readers", ())]
-        remarks = [str(one.message) for one in own]
-        output.show_json({"folder": str(out), **written, "readers": readers, "warnings": remarks})
+        readers, remarks = [vars(reading) for reading in exported.readers], [str(one.message) for one in own]
+        output.show_json({"folder": str(out), **exported.written, "readers": readers, "warnings": remarks})
         return
-    readings = written.pop("readers", ())
-    output.show_text(f"{out}: {', '.join(f'{name} {value}' for name, value in written.items() if value)}")
-    if readings:
+    output.show_text(f"{out}: {', '.join(f'{name} {value}' for name, value in exported.written.items() if value)}")
+    if exported.readers:
         output.show_text("Against transformers, by the formula of each engine:")
-    for reading in readings:
+    for reading in exported.readers:
         output.show_text(f"  {reading}")
     for one in own:
-        if not (readings and one.category is EngineDiffers):
+        if not (exported.readers and one.category is EngineDiffers):
             output.show_text(f"Warning: {one.message}")
 
 
 def merge(
-    model: Adapter,
+    model: cli.Model,
     out: cli.NewFolder,
     base: cli.Base = None,
     dtype: cli.Dtype = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from transformers import AutoConfig
 
-from hf_posenc.checkpoints.export import export_native
+from hf_posenc.checkpoints.export import export
 from hf_posenc.checkpoints.plain_config import PlainConfig, is_expressible, plain_config
 from hf_posenc.core.files.paths import check_not_taken, folder_to_write
 from hf_posenc.core.files.staged import staged
@@ -214,7 +214,7 @@ def write_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
     """The model that is trained: for plain transformers, or with a scheme that this package restores."""
     tokenizer.save_pretrained(folder)
     if plain and is_patched(model):
-        export_native(model, folder)
+        export(model, folder)
     else:
         model.save_pretrained(folder)
 
