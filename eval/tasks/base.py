@@ -226,7 +226,7 @@ def named_scores(cells: Sequence[Cell], scores: Sequence[Mapping[str, Any]]) -> 
             by_length.setdefault(metric_name(metric, length), []).append(value)
             if depth is not None:
                 deep[metric_name(metric, length, depth)] = value
-    return deep | {name: some[0] if len(some) == 1 else mean(some) for name, some in by_length.items()}
+    return deep | {name: mean(some) for name, some in by_length.items()}
 
 
 def tokenizer_of(metadata: dict[str, Any]) -> Any:

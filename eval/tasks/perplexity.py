@@ -1,34 +1,27 @@
-"""lm-eval tasks that score spans of tokens: loss by position, in a sliding window, and of key tokens.
+"""lm-eval tasks that score spans of tokens: loss by position, and in a sliding window.
 
 posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of a text after all of it before
 posenc_sliding_ppl        [… context … ▏stride]         every token once, with length − stride … length tokens before it
 
-posenc_key_tokens     [… context … ▏scored]         of the tokens that long context helps alone: LongPPL,
-                                                    Fang et al. 2024, arXiv:2410.23771
-
-All use token ids, so that no text is re-tokenised, and request types of our own: the language model chooses the number
-of forward passes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's own begin token, if there is one.
+Both use token ids, so that no text is re-tokenised, and a request type of our own. The language model chooses the
+number of forward passes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's own begin token, if it has
+one.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from annotated_types import Interval
 from lm_eval.api.metrics import mean
 
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.lm.spans import Span, front_of
-from hf_posenc.eval.tasks.base import LOSS, Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
+from hf_posenc.eval.tasks.base import LOSS, Doc, LengthSweep, loss_and_perplexity, perplexity
 from hf_posenc.eval.tasks.sweep import Count, TaskOptions
 from hf_posenc.eval.texts.held_out import HeldOutText
 from hf_posenc.eval.texts.windows import check_room
-
-ITSELF = "the unpatched model"
-"""The evaluator of key tokens by default."""
 
 
 class SpanTask(LengthSweep):
@@ -177,54 +170,3 @@ def slid(first: int, last: int, length: int, stride: int) -> list[Span]:
         found.append((max(0, end - length), scored, end))
         scored, end = end, min(last, end + stride)
     return found
-
-
-def per_token(pairs: Sequence[tuple[float, int]]) -> float:
-    """Loss of all key tokens over their number; 0 where there is none."""
-    return sum(loss for loss, _ in pairs) / max(1, sum(count for _, count in pairs))
-
-
-def long_perplexity(pairs: Sequence[tuple[float, int]]) -> float:
-    """Exponential of `per_token`."""
-    return math.exp(per_token(pairs))
-
-
-class KeyTokensTask(SpanTask):
-    """Loss of the tokens that long context helps, after longer and longer context (LongPPL's key tokens).
-
-    Most tokens are predicted from the last few before them, and their loss hides what a scheme does to the rest. Which
-    tokens count is chosen once by the unpatched model at its trained length, see `hf_posenc.eval.lm.key_tokens`. Theirs
-    is an evaluator of 8B parameters on 32k tokens; numbers are comparable with each other on one model and text.
-
-    ``key_nats`` is a document's summed loss, so that documents without key tokens, 0, can be paired as well; ``nll``
-    and ``long_ppl`` divide by the number of all key tokens.
-    """
-
-    request_type = "key_token_scores"
-    Options = TaskOptions.plus(
-        short=(Count, 16), evaluator=(str, ITSELF),
-        gain=(Annotated[float, Interval(ge=-1e3, le=1e3)], 2.0),
-        likelihood=(Annotated[float, Interval(ge=-1e3, le=0)], -2.0),
-    )  # fmt: skip
-    metrics: ClassVar[dict[str, Metric]] = {
-        "key_nats": (mean, False), "nll": (per_token, False), "long_ppl": (long_perplexity, False), "keys": (mean, True)
-    }  # fmt: skip
-
-    def documents(self) -> list[Doc]:
-        """Windows of the text."""
-        check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
-        return super().documents()
-
-    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """The text and how tokens are chosen, at every length."""
-        options, scored = self.options, self.sweep.scored
-        evaluator = "" if options.evaluator == ITSELF else options.evaluator
-        choice = (options.short, options.gain, options.likelihood, evaluator)
-        return [(doc["name"], self.front, doc["ids"], length, scored, *choice) for length in self.sweep.lengths]
-
-    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, Any]]:
-        """Summed loss and number of key tokens, at every length."""
-        return [
-            {"key_nats": -score, "keys": float(count), "nll": (-score, count), "long_ppl": (-score, count)}
-            for score, count in results
-        ]
