@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
+from hf_posenc.errors import BadComparison, PosEncError, UnknownOption, WrongKind, shown
 from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled
 from hf_posenc.schemes.entry import json_or_text
 
@@ -17,6 +16,10 @@ FILES = ("data",)
 """Options of tasks that name files, of which several may be given; the key of a cell has their content."""
 METADATA = frozenset({"tokenizer"})
 """What the metadata of a task also holds, and what is an argument."""
+ELSEWHERE = frozenset({
+    "num_fewshot", "apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs"
+})  # fmt: skip
+"""Options of lm-eval's own command. A task that is not ours would take them for its metadata, without any effect."""
 
 
 def mapping_of(given: Any) -> Mapping[str, Any]:
@@ -65,6 +68,8 @@ class Measurement(Sampled):
     @model_validator(mode="after")
     def without_double_meaning(self) -> Measurement:
         """The same, and a refusal of settings among the options of tasks."""
+        for name in self.options.keys() & ELSEWHERE:
+            raise UnknownOption(f"{name} is an option of lm-eval's own command. Run python -m hf_posenc.eval with it.")
         for name in self.options.keys() & (type(self).model_fields.keys() | METADATA):
             raise BadComparison(f"{name} is not an option of a task. Pass it as a separate argument.")
         return self
@@ -90,17 +95,9 @@ class EvaluateSettings(Measurement):
 
     Attributes:
         log_samples: keep every request and response in ``raw``.
-        num_fewshot, apply_chat_template, fewshot_as_multiturn, system_instruction: lm-eval's own, for tasks whose
-            prompts lm-eval writes; our own tasks refuse them.
-        gen_kwargs: how to generate, such as ``{"max_gen_toks": 20}``, for tasks that do.
     """
 
     log_samples: bool = False
-    num_fewshot: Annotated[int, Field(ge=0, le=MAX_LENGTH)] | None = None
-    apply_chat_template: bool = False
-    fewshot_as_multiturn: bool = False
-    system_instruction: str | None = None
-    gen_kwargs: Options
 
 
 class CompareSettings(Measurement):
