@@ -14,7 +14,7 @@ from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.source_digest import is_foreign, source_digest
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError, UnsupportedModel
-from hf_posenc.eval.catalogue import read_by, reads, sweeps
+from hf_posenc.eval.catalogue import reads, sweeps
 from hf_posenc.eval.comparison.identity import terms_digest, to_json
 from hf_posenc.eval.lm.measurable import trained_length_under
 from hf_posenc.eval.results.store import Store, canonical, key_of
@@ -25,11 +25,8 @@ from hf_posenc.patching.expected_effect import differs_from_host, spread_positio
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, unscaled_geometry
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.entry import UNPATCHED, Entry
+from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.spec import plan
-
-COPYING = ("posenc_copy", "posenc_induction")
-"""Tasks that retrieve, besides those that read ``keys``; others have losses, or shares that every model has some of."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +105,6 @@ class Measuring:
             for task in self.settings.tasks:
                 for group in [[length] for length in lengths] if sweeps(task) else [list(lengths)]:
                     yield self.cell(entry, task, group)
-
-    def gates(self, entries: Sequence[Entry], trained: int) -> list[Cell]:
-        """The unpatched model at ``trained`` tokens on every retrieval task, see `gate_of`.
-
-        None if no length of the comparison reaches there.
-        """
-        if trained > self.longest:
-            return []
-        baseline = next((entry for entry in entries if entry.scheme is None), Entry(UNPATCHED, None))
-        tasks = [task for task in self.settings.tasks if task in COPYING or read_by("keys", [task])]
-        return [self.cell(baseline, task, [trained]) for task in tasks]
 
     def fit(self, entry: Entry, reach: int) -> Entry:
         """The entry with the options that a comparison chooses for a reach in tokens; those of the user stay.

@@ -35,7 +35,6 @@ from hf_posenc.eval.report.phrases import (
 from hf_posenc.eval.report.remarks import method, remarks, verdict
 from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
 from hf_posenc.eval.results.comparison import Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.effective_length import shown_metrics
 from hf_posenc.eval.results.rows import Row
 
 if TYPE_CHECKING:
@@ -68,10 +67,11 @@ def page_html(comparison: Comparison) -> str:
 
 def section(comparison: Comparison, task: str) -> dict[str, Any]:
     """Collect the plots and tables of one task."""
-    metrics, shown = comparison.metrics(task), shown_metrics(comparison, task)
-    swept = [m for m in shown if any(r.length is not None for r in comparison.rows if (r.task, r.metric) == (task, m))]
+    metrics = comparison.metrics(task)
+    with_lengths = {row.metric for row in comparison.rows if row.task == task and row.length is not None}
+    swept = [metric for metric in metrics if metric in with_lengths]
     drawn = [metric for metric in swept if metric != "ppl"][:2]  # perplexity is exp(loss), drawn already
-    deep = shown_metrics(comparison, task, depth=True)
+    deep = comparison.metrics(task, depth=True)
     mapped = [*[m for m in deep if is_share(m)][:1], *[m for m in deep if m == "nll"]]
     return {
         "name": task,
@@ -85,7 +85,7 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
             for metric in drawn
         ],
         "maps": [maps_of_metric(comparison, task, metric) for metric in mapped],
-        "tables": [table for metric in shown for table in tables(comparison, task, metric)],
+        "tables": [table for metric in metrics for table in tables(comparison, task, metric)],
     }
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.catalogue import JOINT, SETTINGS, read_by
-from hf_posenc.eval.report.phrases import metric_name, model_title
-from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.effective_length import Gate, gates, shown_metrics
+from hf_posenc.eval.report.phrases import metric_name
+from hf_posenc.eval.results.comparison import SHARES, Comparison, interval, rows_by_cell
 from hf_posenc.eval.results.paired import Difference, Verdict
 from hf_posenc.eval.results.store import Record
+
+FLOOR = 0.05
+"""Share of answers that an unpatched model must significantly exceed within its trained length."""
 
 
 def remarks(comparison: Comparison) -> list[str]:
@@ -113,29 +115,21 @@ def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def tasks_beyond_the_model(comparison: Comparison) -> Iterator[str]:
-    """Say which tasks a model cannot do at its own length, or for which this is not known."""
-    about = comparison.about
-    carried = {model["name"]: model["scheme"] for model in about.get("models", ())}
-    for gate in gates(about):
-        if gate.reason or not gate.open:
-            yield gate_remark(gate, carried.get(gate.model, about["model_scheme"]))
-
-
-def gate_remark(gate: Gate, carried: str | None) -> str:
-    """Say that a model, under the scheme it may have carried, cannot do a task at its own length, or may not."""
-    where = f"at the trained length, {gate.length:,} tokens,"
-    of = f" ({model_title(gate.model)})" if gate.model else ""
-    model = f"the model as saved, with scheme {carried}" if carried else "the unpatched model"
-    if gate.reason:
-        return f"{gate.task}: whether {model}{of} can do it {where} is not known. {gate.reason}"
-    counted = f"{gate.n:,} document{'' if gate.n == 1 else 's'}"
-    spread = f"95 % interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %" if gate.low < gate.high else "no interval"
-    reached = f"{100 * gate.value:.0f} % {metric_name(gate.metric)} ({spread}, {counted})"
-    return (
-        f"{gate.task}: {where} {model}{of} has {reached}, not significantly above {100 * gate.threshold:g} %. What it "
-        f"cannot do there tells no schemes apart: these shares are left out of the tables, and "
-        "kept in results.csv."
-    )
+    """Say which retrieval tasks an unpatched model cannot do within its trained length, at the longest length there."""
+    for task in comparison.tasks():
+        metric = comparison.metrics(task)[0]
+        rows = rows_by_cell(comparison.rows, task, metric) if metric in SHARES else {}
+        for label in filter(None, dict.fromkeys(map(comparison.baseline_of, comparison.labels))):
+            trained = comparison.trained_length_of(label)
+            within = [row for (name, n), row in rows.items() if name == label and n is not None and n <= trained]
+            for row in within[-1:]:  # lengths are in ascending order
+                low, high = interval(row) or (row.value, row.value)
+                if low <= FLOOR:
+                    yield (
+                        f"{task}: {label} has {100 * row.value:.0f} % {metric_name(metric)} at {row.length:,} tokens "
+                        f"(95 % interval {100 * low:.0f} to {100 * high:.0f} %), not significantly above "
+                        f"{100 * FLOOR:g} %. A task that it cannot do there tells no schemes apart."
+                    )
 
 
 def method(about: Mapping[str, Any]) -> list[str]:
@@ -226,7 +220,7 @@ def verdict(comparison: Comparison) -> str:
     """Return the sentence, or one for each model; empty where nothing is compared with a baseline.
 
     The baseline is the chosen reference; else, of each model, its own first line that is unpatched. Each task speaks by
-    its first metric that is shown, and p-values are those of the marks.
+    its first metric, and p-values are those of the marks.
     """
     against = comparison.about.get("against")
     if against is not None:
@@ -246,7 +240,7 @@ def verdict_from(comparison: Comparison, baseline: str, labels: Sequence[str]) -
     ]
     parts = []
     for task in comparison.tasks():
-        metric = next(iter(shown_metrics(comparison, task)), None)
+        metric = next(iter(comparison.metrics(task)), None)
         if found := [one for one in differences if (one.task, one.metric) == (task, metric)]:
             parts.append(f"{task} ({metric_name(found[0].metric)}): {judged(found)}")
     return f"Against {baseline} at {length:,} tokens: {'; '.join(parts)}." if parts else ""

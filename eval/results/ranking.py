@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import Any
 
 from hf_posenc.eval.results.comparison import GAINS, SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths, gates
+from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths
 from hf_posenc.eval.results.paired import LEVEL, Difference, holm, paired
 from hf_posenc.eval.results.rows import DocumentScore
 from hf_posenc.eval.results.store import costs_of
@@ -31,7 +31,7 @@ class Ranked:
         value, low, high: score and its 95 % interval; None without one.
         first, last, of: places that are possible among the lines that are compared; None for a line without a score.
         behind: its difference from the first line over the same documents; None for that, and without a score.
-        effective: None where the metric has no threshold, or the model cannot do the task at its trained length.
+        effective: None where the metric has no threshold.
         time: seconds of the cell over those of the unpatched line; None where there is none.
         cache_per_token: bytes of the KV cache.
         on_front: whether no other line is both faster and better.
@@ -80,13 +80,13 @@ def rankings(comparison: Comparison) -> dict[str, list[Ranked]]:
     """The ranked lines of each task that was measured length by length, first place first; empty without ``rank``."""
     if not comparison.about.get("rank"):
         return {}
-    effective = open_effective_lengths(comparison)
+    effective = {(one.scheme, one.task, one.metric): one for one in effective_lengths(comparison)}
     swept = [task for task in comparison.tasks() if any(r.task == task and r.length for r in comparison.rows)]
     return {task: ranking(comparison, task, comparison.metrics(task)[0], effective) for task in swept}
 
 
 def ranking(
-    comparison: Comparison, task: str, metric: str, effective: Mapping[tuple[str, str], EffectiveLength]
+    comparison: Comparison, task: str, metric: str, effective: Mapping[tuple[str, str, str], EffectiveLength]
 ) -> list[Ranked]:
     """The lines of one task."""
     length = max(comparison.about["lengths"])
@@ -103,7 +103,7 @@ def ranking(
         lines.append(
             Ranked(
                 label, task, metric, length, None if row is None else row.value, *bounds, first, last, len(measured),
-                None, effective.get((label, task)), time_ratio(comparison, label, task, length), 
+                None, effective.get((label, task, metric)), time_ratio(comparison, label, task, length), 
                 costs_of(comparison.done(label)).cache_per_token,
             )
         )  # fmt: skip
@@ -148,16 +148,6 @@ def with_front(lines: Sequence[Ranked]) -> list[Ranked]:
             best = line.worth
             front.add(line.scheme)
     return [replace(line, on_front=line.scheme in front) for line in lines]
-
-
-def open_effective_lengths(comparison: Comparison) -> dict[tuple[str, str], EffectiveLength]:
-    """Effective context lengths by label and task, of the metrics that decide and the tasks that the model can do."""
-    closed = {gate.task for gate in gates(comparison.about) if not gate.open}
-    return {
-        (one.scheme, one.task): one
-        for one in effective_lengths(comparison)
-        if one.task not in closed and one.metric == comparison.metrics(one.task)[0]
-    }
 
 
 def results_of(comparison: Comparison) -> dict[str, Any]:
