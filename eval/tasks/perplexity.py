@@ -1,7 +1,6 @@
-"""lm-eval tasks that score spans of tokens: loss by position, and in a sliding window.
+"""lm-eval tasks that score spans of tokens: loss by position, and on the windows of a fine-tuning run.
 
 posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of a text after all of it before
-posenc_sliding_ppl        [… context … ▏stride]         every token once, with length − stride … length tokens before it
 
 Both use token ids, so that no text is re-tokenised, and a request type of our own. The language model chooses the
 number of forward passes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's own begin token, if it has
@@ -10,7 +9,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
@@ -19,7 +18,6 @@ from hf_posenc.errors import BadComparison
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.lm.spans import Span, front_of
 from hf_posenc.eval.tasks.base import LOSS, Doc, LengthSweep, loss_and_perplexity, perplexity
-from hf_posenc.eval.tasks.sweep import Count, TaskOptions
 from hf_posenc.eval.texts.held_out import HeldOutText
 from hf_posenc.eval.texts.windows import check_room
 
@@ -125,48 +123,3 @@ class TokenLossTask(SpanTask):
             stretch, prefix = (loss / (end - first) for loss, (_, first, end) in zip(losses, spans, strict=True))
             found.append(loss_and_perplexity(stretch) | {"prefix_nll": prefix, "prefix_ppl": prefix})
         return found
-
-
-class SlidingTask(SpanTask):
-    """Loss of a stretch of text under a window that moves on by a stride; every token is scored once.
-
-    The stretch comes after ``longest`` tokens, so that every length scores the same tokens with a full window. With
-    ``from_start`` it is the beginning of the text, and the first window scores all its tokens, as in
-    Press, Smith, Lewis 2021, arXiv:2108.12409, appendix B. By default a ``stretch`` is four strides.
-    """
-
-    Options = TaskOptions.plus(stride=(Count, 256), stretch=(Count, 1), from_start=(bool, False))
-
-    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """A stretch of four strides."""
-        return {"stretch": 4 * self.Options.of(metadata).model_dump()["stride"]}
-
-    @property
-    def target(self) -> tuple[int, int]:
-        """First scored token, and end."""
-        earliest = 0 if self.front else 1
-        first = earliest if self.options.from_start else self.sweep.longest - self.options.stride
-        return first, first + self.options.stretch
-
-    def size(self) -> int:
-        """Tokens of a document that any length uses."""
-        return self.target[1]
-
-    def spans(self) -> list[list[Span]]:
-        """The windows of each length."""
-        return [slid(*self.target, length - len(self.front), self.options.stride) for length in self.sweep.lengths]
-
-
-def slid(first: int, last: int, length: int, stride: int) -> list[Span]:
-    """Windows of at most ``length`` tokens that score the tokens from ``first`` to ``last`` once each, in order."""
-    if length <= stride:
-        raise LengthTooShort(
-            f"A window of {length} tokens has no room for context before {stride} scored ones. "
-            "Ask for longer lengths, or a shorter stride."
-        )
-    found = []
-    scored, end = first, min(last, max(first + stride, length))
-    while scored < last:
-        found.append((max(0, end - length), scored, end))
-        scored, end = end, min(last, end + stride)
-    return found
