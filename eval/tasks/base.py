@@ -121,7 +121,7 @@ class LengthSweep(ConfigurableTask):
         """Arguments of the requests of a document, in the order of the cells.
 
         Those of ``loglikelihood`` are context and target, two texts. Together they have at most the cell's length in
-        tokens, special ones included (`count`); more than the model's ``max_length`` is refused. `SpanTask` asks by
+        tokens, special ones included (`count`); more than the model's ``max_length`` is refused. `TokenTask` asks by
         token ids, of an exact length.
         """
         raise NotImplementedError

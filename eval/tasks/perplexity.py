@@ -1,32 +1,32 @@
-"""lm-eval tasks that score spans of tokens: loss by position, and on the windows of a fine-tuning run.
+"""lm-eval tasks on token ids: loss by position, and on the windows of a fine-tuning run.
 
 posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of a text after all of it before
 
-Both use token ids, so that no text is re-tokenised, and a request type of our own. The language model chooses the
-number of forward passes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's own begin token, if it has
-one.
+No text is re-tokenised. Requests are of a type of our own, and the language model scores those of one text in one
+forward pass where it can, see `hf_posenc.eval.lm.scorer`. A window starts with the tokenizer's own begin token, if it
+has one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
 
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.lm.spans import Span, front_of
-from hf_posenc.eval.tasks.base import LOSS, Doc, LengthSweep, loss_and_perplexity, perplexity
+from hf_posenc.eval.lm.prefixes import front_of
+from hf_posenc.eval.tasks.base import LOSS, Doc, PerplexityTask, loss_and_perplexity, perplexity
 from hf_posenc.eval.texts.held_out import HeldOutText
 from hf_posenc.eval.texts.windows import check_room
 
 
-class SpanTask(LengthSweep):
-    """A task whose documents are token ids and whose requests are spans of them, one or more per length."""
+class TokenTask(PerplexityTask):
+    """Loss of the last tokens of rows of token ids, with one request for each length."""
 
-    request_type = "span_scores"
-    metrics = LOSS
+    request_type = "suffix_scores"
 
     def documents(self) -> list[Doc]:
         """Stretches of tokens from all parts of the text."""
@@ -40,34 +40,18 @@ class SpanTask(LengthSweep):
         """Tokens of a document: as many as fit the longest length, begin token included."""
         return self.sweep.longest - len(self.front)
 
-    def spans(self) -> list[list[Span]]:
-        """The spans to score, for each length; the same for every document."""
-        raise NotImplementedError
-
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """One request per document, so that one forward pass can score all lengths."""
-        every = [span for spans in self.spans() for span in spans]
-        return [(doc["name"], self.front, doc["ids"], every)]
+        """The last tokens after as much context as each length has room for."""
+        front, scored = self.front, self.sweep.scored
+        return [(doc["name"], [*front, *doc["ids"][len(front) - length :]], scored) for length in self.sweep.lengths]
 
     @property
     def front(self) -> list[int]:
         """Special tokens before every text."""
         return front_of(self.tokenizer)
 
-    def losses(self, results: Sequence[Any]) -> list[list[float]]:
-        """The loss of every span of a document, for each length; nats."""
-        answers = iter(results[0])
-        return [[-next(answers)[0] for _ in spans] for spans in self.spans()]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
-        """Loss of all tokens of the spans of a length, nats/token."""
-        sizes = [sum(end - first for _, first, end in spans) for spans in self.spans()]
-        return [
-            loss_and_perplexity(sum(losses) / size) for losses, size in zip(self.losses(results), sizes, strict=True)
-        ]
-
-
-class HeldOutTask(SpanTask):
+class HeldOutTask(TokenTask):
     """Loss on the windows that a fine-tuning run measured: its last held-out losses, on the model that it wrote."""
 
     front: ClassVar[list[int]] = []  # as in training, where rows of tokens begin anywhere
@@ -90,13 +74,8 @@ class HeldOutTask(SpanTask):
             for number, end in enumerate(windows.ends)
         ]
 
-    def spans(self) -> list[list[Span]]:
-        """The last tokens, after the context of each length."""
-        end = self.sweep.longest
-        return [[(end - length, end - self.sweep.scored, end)] for length in self.sweep.lengths]
 
-
-class TokenLossTask(SpanTask):
+class TokenLossTask(TokenTask):
     """Loss by position: at length L of the tokens between the length before and L, and of all tokens up to L.
 
     ``nll_L512`` is that of the stretch that ends there, ``prefix_nll_L512`` that of a text of 512 tokens as a whole.
@@ -104,22 +83,26 @@ class TokenLossTask(SpanTask):
 
     metrics = LOSS | {"prefix_nll": (mean, False), "prefix_ppl": (perplexity, False)}
 
-    def spans(self) -> list[list[Span]]:
-        """The last stretch of each length, and all of it; a token without any before it is not scored."""
-        lengths = [length - len(self.front) for length in self.sweep.lengths]
+    def stretches(self) -> list[tuple[int, int]]:
+        """First token and end of the stretch of each length; a token without any before it is not scored."""
+        ends = [length - len(self.front) for length in self.sweep.lengths]
         first = 0 if self.front else 1
-        if lengths[0] <= first:
+        if ends[0] <= first:
             raise LengthTooShort(
                 f"A length of {self.sweep.lengths[0]} tokens has nothing to score after the first. Ask for longer ones."
             )
-        return [
-            [(0, max(before, first), end), (0, first, end)] for before, end in zip([0, *lengths], lengths, strict=False)
-        ]
+        return list(pairwise([first, *ends]))
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """The stretch of each length after all tokens before it."""
+        return [(doc["name"], [*self.front, *doc["ids"][:end]], end - begin) for begin, end in self.stretches()]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats/token."""
-        found = []
-        for losses, spans in zip(self.losses(results), self.spans(), strict=True):
-            stretch, prefix = (loss / (end - first) for loss, (_, first, end) in zip(losses, spans, strict=True))
-            found.append(loss_and_perplexity(stretch) | {"prefix_nll": prefix, "prefix_ppl": prefix})
+        found, total, stretches = [], 0.0, self.stretches()
+        for (score, _), (begin, end) in zip(results, stretches, strict=True):
+            total -= score
+            prefix = total / (end - stretches[0][0])
+            losses = loss_and_perplexity(-score / (end - begin))
+            found.append(losses | {"prefix_nll": prefix, "prefix_ppl": prefix})
         return found

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.lm.spans import (
+from hf_posenc.eval.lm.prefixes import (
     closing_of,
     frame_of,
     front_of,

@@ -89,7 +89,7 @@ def test_a_model_object_is_not_cut_or_changed_in_silence(llama, tokenizer) -> No
         evaluate(theirs, tasks=["posenc_ppl"], scheme="yarn", factor=2)
     with pytest.raises(UnknownOption, match=r"tokenizer=.* has no effect on this HFLM"):
         evaluate(theirs, tokenizer, tasks=["posenc_ppl"])
-    with pytest.raises(NotMeasurable, match="span_scores, which HFLM does not support"):
+    with pytest.raises(NotMeasurable, match="suffix_scores, which HFLM does not support"):
         evaluate(theirs, tasks=["posenc_copy"], lengths=[128])
     patch_model(llama, "yarn", factor=2)
     rows = evaluate(theirs, tasks=["posenc_passkey"], lengths=[128], keys=1).rows
