@@ -1,4 +1,4 @@
-"""Catalogue of lm-eval tasks and groups, without loading any of them.
+"""Catalogue of lm-eval tasks, without loading any of them.
 
 lm-eval parses more than ten thousand task files to learn their names, which takes 20 s. The file of a task is found by
 its text in a fraction of that; the whole index is only built for groups, for tags and to suggest a name.
@@ -33,7 +33,7 @@ SETTINGS = ("samples", "scored", "keys", "depths")
 
 @lru_cache(maxsize=1)
 def task_files() -> dict[str, dict[str, Any]]:
-    """The contents of our task and group files by their names; the functions that they name stay words."""
+    """The contents of our task files by their names; the functions that they name stay words."""
     import yaml
 
     class Words(yaml.SafeLoader):
@@ -45,7 +45,7 @@ def task_files() -> dict[str, dict[str, Any]]:
 
 
 def own_tasks() -> list[str]:
-    """Names of our task and group files."""
+    """Names of our tasks."""
     return list(task_files())
 
 
@@ -67,20 +67,6 @@ def reads(task: str, setting: str) -> bool:
 def sweeps(task: str) -> bool:
     """Whether a task can be measured at each length alone; other tasks are measured once."""
     return task in task_files() and task not in JOINT
-
-
-def without_groups(names: Sequence[str]) -> list[str]:
-    """The tasks of these names, each once; our groups are replaced by their tasks, so that each is a cell."""
-    found: list[str] = []
-    for name in names:
-        found += without_groups(members(name)) or [name]
-    return list(dict.fromkeys(found))
-
-
-def members(name: str) -> list[str]:
-    """The tasks of one of our groups; none of a task."""
-    file = task_files().get(name, {})
-    return [task if isinstance(task, str) else task["task"] for task in file["task"]] if "group" in file else []
 
 
 def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
@@ -134,13 +120,13 @@ def task_list() -> str:
 
 def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
     """Refuse settings, or a text, that none of the tasks reads; tasks that are not ours may read any."""
-    chosen, known = without_groups(tasks), own_tasks()
-    if not chosen or not all(task in known for task in chosen):
+    known = own_tasks()
+    if not tasks or not all(task in known for task in tasks):
         return
     for name in asked:
-        if not read_by(name, chosen):
+        if not read_by(name, tasks):
             raise (BadComparison if name == "text" else UnknownOption)(
-                f"None of the tasks {', '.join(chosen)} reads {name}. Leave {name} out, or add one of "
+                f"None of the tasks {', '.join(tasks)} reads {name}. Leave {name} out, or add one of "
                 f"{', '.join(read_by(name, known))}."
             )
 

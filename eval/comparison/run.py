@@ -21,7 +21,7 @@ from hf_posenc.core.plotting import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import FolderUnusable, shown
-from hf_posenc.eval.catalogue import check_known, check_settings_read, check_trusted, without_groups
+from hf_posenc.eval.catalogue import check_known, check_settings_read, check_trusted
 from hf_posenc.eval.comparison.identity import identity_of
 from hf_posenc.eval.comparison.models import MeasuredModel, check_reference, combined, models_of, reference_of
 from hf_posenc.eval.comparison.one_model import Shared, compare_on
@@ -77,7 +77,7 @@ def compare(
     if wanted.against is not None:
         check_reference(wanted.against, [one.shown_name for one in models], entries)
     folder = folder_of_results(out)
-    wanted = wanted.model_copy(update={"tasks": tuple(without_groups(wanted.tasks))})
+    wanted = wanted.model_copy(update={"tasks": tuple(dict.fromkeys(wanted.tasks))})
     wanted = with_held_out(wanted, [name for one in models for name in (one.model, one.arguments.get("peft"))])
     check_tasks(wanted)
     reading: dict[str, Any] = {"field": wanted.text_field, "separator": wanted.document_separator}
