@@ -67,9 +67,7 @@ def compare(
     ] = None,
     rank: Annotated[
         bool,
-        cli.of_measurement(
-            "--rank", help="Rank the schemes on each task, with intervals, effective length, time and the Pareto front."
-        ),
+        cli.of_measurement("--rank", help="Rank the schemes on each task, with intervals, effective length and time."),
     ] = False,
     tune: Annotated[
         bool, of_tuning("--tune", help="Choose the options of schemes on --dev-text; it must differ from --text.")
