@@ -7,7 +7,6 @@ escape.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,6 @@ from hf_posenc.eval.results.comparison import Comparison, interval, rows_by_cell
 from hf_posenc.eval.results.rows import Row
 
 if TYPE_CHECKING:
-    from jinja2 import Template
     from markupsafe import Markup
 
 
@@ -51,8 +49,11 @@ PANELS = (
 
 def page_html(comparison: Comparison) -> str:
     """Render the page as HTML."""
+    from jinja2 import Environment, StrictUndefined
+
     about = comparison.about
-    return html_template(TEMPLATE).render(
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=title(about),
         verdict=verdict(comparison),
         remarks=remarks(comparison),
@@ -140,15 +141,6 @@ def tables(comparison: Comparison, task: str, metric: str) -> list[Table]:
     first, *differences = metric_tables(comparison, task, metric)
     caption = f"{first.caption}. {legend(comparison)}" if differences else first.caption
     return [first._replace(caption=caption), *differences]
-
-
-@lru_cache
-def html_template(file: Path) -> Template:
-    """Load a Jinja template that escapes all values but markup; a name that it uses and does not get is an error."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(file.read_text(encoding="utf-8"))
 
 
 Rows = Mapping[tuple[str, int | None], Row]

@@ -67,10 +67,10 @@ def effective_length(
     label: str, task: str, metric: str, threshold: float, bounds: Mapping[int, tuple[float, float, float]]
 ) -> EffectiveLength:
     """The effective context length of one scheme, from its score and 95 % interval at all lengths."""
-    sure, possible = (1, 2) if metric in SHARES else (2, 1)
+    sign, sure, possible = (1, 1, 2) if metric in SHARES else (-1, 2, 1)  # of losses, the lowest is the best
 
     def longest(bound: int) -> int:
-        return max((n for n, values in bounds.items() if passes(metric, values[bound], threshold)), default=0)
+        return max((n for n, values in bounds.items() if sign * values[bound] >= sign * threshold), default=0)
 
     return EffectiveLength(label, task, metric, threshold, longest(0), longest(sure), longest(possible))
 
@@ -83,11 +83,6 @@ def loss_bounds(comparison: Comparison, row: Row, reference: Row) -> tuple[float
         return row.value, *(interval(row) or (row.value, row.value))
     mean, half = reference.value + found.difference, student_t(found.clusters - 1) * (found.stderr or 0.0)
     return row.value, mean - half, mean + half
-
-
-def passes(metric: str, value: float, threshold: float) -> bool:
-    """Whether a score is at least as good as the threshold."""
-    return value >= threshold if metric in SHARES else value <= threshold
 
 
 def reference_of(comparison: Comparison, rows: Mapping[Any, Row], label: str) -> Row | None:

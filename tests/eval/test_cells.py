@@ -135,7 +135,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
     monkeypatch.setattr(measuring, "evaluate", evaluate)
     monkeypatch.setattr(measuring, "costs_since", lambda *_, **__: None)
     own = of(model=torch.nn.Linear(1, 1))
-    return measure_cell(own, own.cell(YARN, "posenc_ppl", (64,)), lambda *_: None)
+    return measure_cell(own, own.cell(YARN, "posenc_ppl", (64,)), lambda *_: None, "")
 
 
 def test_states_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
