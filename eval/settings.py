@@ -103,20 +103,19 @@ class EvaluateSettings(Measurement):
 class CompareSettings(Measurement):
     """Settings of `hf_posenc.eval.compare`, besides those of every measurement.
 
+    Every scheme is patched once, for the longest length or for ``longest``, and that model is measured at all lengths.
+
     Attributes:
-        factor_per_length: patch anew for each length, with factor = length / trained length. By default every scheme
-            is patched once, for the longest length (or for ``longest``), and that model is measured at all lengths.
         against: label of a line. The others are compared with it, document by document, and tables mark those that are
             significantly better or worse. The name of a scheme will do if one line alone has it.
         rank: rank the lines on each task at the longest length; see `hf_posenc.eval.results.ranking`.
-        tune: choose the options of each scheme, for each length, by the loss on ``dev_text``.
+        tune: choose the options of each scheme by the loss on ``dev_text``.
         dev_text: a text to choose options on, named as ``text`` is; by default modules of the standard library that are
             not in the default text. Naming one switches ``tune`` on.
         budget: candidates of each scheme, drawn at random from a finer grid; by default all of a small grid.
         fresh: measure the cells in the folder again, and replace them.
     """
 
-    factor_per_length: bool = False
     against: str | None = None
     rank: bool = False
     tune: bool = False

@@ -93,7 +93,7 @@ def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
     lengths = dict(entry.lengths)
     with scheme_set_aside(lm.model):
         if not fixed(entry):
-            lengths["target_length"] = max(measuring.reach(cell.length), trained_length_under(lm, entry))
+            lengths["target_length"] = max(measuring.longest, trained_length_under(lm, entry))
         with drawn_from(measuring.settings.seed):  # learned parameters are initialized randomly
             patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
         yield

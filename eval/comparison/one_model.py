@@ -88,7 +88,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
     about = {
         "model": given.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
         "tasks": tasks, "schemes": schemes, "longest": measuring.longest,
-        "factor_per_length": settings.factor_per_length, **settings.measure(),
+        **settings.measure(),
         "text": None if shared.text is None else shared.text.label, "versions": shared.identity["versions"],
         **({"options": to_json(settings.options)} if settings.options else {}),
         "digests": {name: one if isinstance(one, str) else key_of(one) for name, one in named.items()} | digests,
@@ -145,19 +145,12 @@ def as_saved(entry: Entry, scheme: str | None) -> Entry:
 
 
 def about_entry(entry: Entry, cells: Sequence[Cell], measuring: Measuring) -> dict[str, Any]:
-    """Describe an entry for reports, with the options that the comparison chose for it at each length, and the lengths
-    at which it changes nothing.
-    """
-    used = {cell.length: cell.entry for cell in cells if cell.entry.label == entry.label}
-    chosen = {
-        str(length): to_json({name: value for name, value in fitted.options.items() if name not in entry.options})
-        for length, fitted in sorted(used.items())
-    }
+    """Describe an entry for reports: options that the comparison chose, and lengths at which it changes nothing."""
+    lengths, fitted = sorted({cell.length for cell in cells}), measuring.fit(entry)
+    chosen = to_json({name: value for name, value in fitted.options.items() if name not in entry.options})
     return {
         "label": entry.label, "scheme": entry.scheme, "options": to_json(entry.options),
-        "chosen": chosen if any(chosen.values()) else {}, "needs_training": measuring.needs_training(entry),
-        "without_effect": [
-            length for length, fitted in sorted(used.items())
-            if not measuring.has_effect(fitted, measuring.reach(length), length)
-        ],
+        "chosen": {str(length): chosen for length in lengths} if chosen else {},
+        "needs_training": measuring.needs_training(entry),
+        "without_effect": [length for length in lengths if not measuring.has_effect(fitted, length)],
     }  # fmt: skip

@@ -57,7 +57,7 @@ def listed(lengths: Iterable[int]) -> str:
 def without_effect(comparison: Comparison) -> Iterator[str]:
     """Say which schemes change nothing at which lengths, and why where no length asks for an extension."""
     about, sharing, reasons = comparison.about, dict[str, list[str]](), list[str]()
-    reach = about["lengths"][-1] if about.get("factor_per_length") else about.get("longest") or about["lengths"][-1]
+    reach = about.get("longest") or about["lengths"][-1]
     for scheme in about["schemes"]:
         if lengths := scheme.get("without_effect"):
             sharing.setdefault(listed(lengths), []).append(scheme["label"])
@@ -97,8 +97,9 @@ def options_chosen(comparison: Comparison) -> Iterator[str]:
     tuned = comparison.about.get("tuned")
     how = f"for the lowest loss on {names_of(tuned['text'])}" if tuned else "by the comparison"
     for scheme in comparison.about["schemes"]:
-        if scheme.get("chosen"):
-            yield f"{scheme['label']}: options chosen {how}, {chosen_options(scheme['chosen'])}."
+        for options in list(scheme.get("chosen", {}).values())[:1]:  # they are the same at every length
+            chosen = "; ".join(f"{name} {option_text(value)}" for name, value in options.items())
+            yield f"{scheme['label']}: options chosen {how}, {chosen}."
 
 
 def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
@@ -136,11 +137,8 @@ def method(about: Mapping[str, Any]) -> list[str]:
     """Describe how the numbers were measured, in a list of statements."""
     longest = about.get("longest") or about["lengths"][-1]
     patched = (
-        "Refitted per length: every scheme is patched anew for each length with factor = length / trained length, so "
-        "that a column at the trained length is nearly the unscaled model, unless a factor is given for it."
-        if about["factor_per_length"]
-        else f"Every scheme is patched once, for {longest:,} tokens, and measured at all lengths with that factor, "
-        "unless another is given for it."
+        f"Every scheme is patched once, for {longest:,} tokens, and measured at all lengths with that factor, unless "
+        "another is given for it."
     )
     sentences = [
         f"Model: {about['model']}. {trained_lengths(about)} {patched}",
@@ -180,17 +178,6 @@ def text_and_settings(about: Mapping[str, Any], longest: int) -> Iterator[str]:
 def names_of(given: str | Sequence[str] | None) -> str:
     """Name a text, or several."""
     return given if isinstance(given, str) else ", ".join(given or ("the standard library",))
-
-
-def chosen_options(chosen: Mapping[str, Mapping[str, Any]]) -> str:
-    """Format options by length: ``granularity 64; multiplier 1 at 256, 2 at 512``."""
-    parts = []
-    for name in dict.fromkeys(name for options in chosen.values() for name in options):
-        values = {length: option_text(options[name]) for length, options in chosen.items() if name in options}
-        same = len(values) == len(chosen) and len(set(values.values())) == 1
-        at = [f"{value} at {int(length):,}" for length, value in values.items()]
-        parts.append(f"{name} {next(iter(values.values())) if same else ', '.join(at)}")
-    return "; ".join(parts)
 
 
 def option_text(value: Any) -> str:
