@@ -90,7 +90,7 @@ def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str
     from lm_eval.tasks import TaskManager
 
     ours = TaskManager(include_path=folders(include_path), include_defaults=False, metadata=metadata)
-    own = [name for name in tasks if name in ours.all_tasks or Path(name).is_file()]
+    own = [name for name in tasks if name in ours.all_tasks]
     others = [name for name in tasks if name not in own]
     if ruler := [name for name in others if name.startswith(RULER)]:
         raise NotMeasurable(
