@@ -1,4 +1,4 @@
-"""Catalogue of lm-eval tasks and groups, without loading any of them.
+"""Catalogue of lm-eval tasks, without loading any of them.
 
 lm-eval parses more than ten thousand task files to learn their names, which takes 20 s. The file of a task is found by
 its text in a fraction of that; the whole index is only built for groups, for tags and to suggest a name.
@@ -33,7 +33,7 @@ SETTINGS = ("samples", "scored", "keys", "depths")
 
 @lru_cache(maxsize=1)
 def task_files() -> dict[str, dict[str, Any]]:
-    """The contents of our task and group files by their names; the functions that they name stay words."""
+    """The contents of our task files by their names; the functions that they name stay words."""
     import yaml
 
     class Words(yaml.SafeLoader):
@@ -45,7 +45,7 @@ def task_files() -> dict[str, dict[str, Any]]:
 
 
 def own_tasks() -> list[str]:
-    """Names of our task and group files."""
+    """Names of our tasks."""
     return list(task_files())
 
 
@@ -69,22 +69,26 @@ def sweeps(task: str) -> bool:
     return task in task_files() and task not in JOINT
 
 
-def without_groups(names: Sequence[str]) -> list[str]:
-    """The tasks of these names, each once; our groups are replaced by their tasks, so that each is a cell."""
-    found: list[str] = []
-    for name in names:
-        found += without_groups(members(name)) or [name]
-    return list(dict.fromkeys(found))
+def check_tasks(names: Sequence[str], include_path: str | Path | None, *, trust: bool) -> None:
+    """Refuse task files from outside the installed packages that were not declared trusted, and unknown names.
 
-
-def members(name: str) -> list[str]:
-    """The tasks of one of our groups; none of a task."""
-    file = task_files().get(name, {})
-    return [task if isinstance(task, str) else task["task"] for task in file["task"]] if "group" in file else []
+    lm-eval runs the functions and templates that a file names. A path is no name: lm-eval would run its file as well.
+    """
+    if include_path is not None and not Path(include_path).is_dir():
+        raise BadComparison(f"There is no folder {shown(str(include_path))} of task files. Check the path.")
+    if include_path is not None and not trust and Path(include_path).resolve() != TASKS.resolve():
+        raise UntrustedTask(
+            f"The task files of {shown(str(include_path))} can run any code when they are loaded. "
+            "Read them, and then pass trust_tasks=True (--trust-tasks)."
+        )
+    check_known(names, include_path)
 
 
 def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
     """Refuse tasks that lm-eval does not have; its index, which takes seconds, is only built where needed."""
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
+            raise BadComparison(f"There is no task {shown(name)}. All of ours: {task_list()}.")
     others = set(names) - set(own_tasks())
     for name in sorted(others) if include_path is None else ():
         if name.startswith("posenc_"):
@@ -96,35 +100,9 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
         if name not in known:
             alike = sorted(other for other in known if other.endswith(f"_{name}"))[:3]
             hint = f" Did you mean {' or '.join(map(repr, alike))}?" if alike else nearest(name, known)
-            raise BadComparison(f"There is no task {name!r}.{hint} `lm_eval ls tasks` shows all.")
-
-
-def check_trusted(names: Sequence[str], include_path: str | Path | None, *, trust: bool) -> None:
-    """Refuse task files from outside the installed packages: lm-eval runs the functions and templates they name."""
-    for name in names:
-        if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
-            raise BadComparison(f"There is no task {shown(name)}. All of ours: {task_list()}.")
-    files = [name for name in names if is_file(name)]
-    outside = include_path if include_path is not None else next(iter(files), None)
-    if include_path is not None and not Path(include_path).is_dir():
-        raise BadComparison(f"There is no folder {shown(str(include_path))} of task files. Check the path.")
-    if outside is None or trust or Path(outside).resolve() == TASKS.resolve():
-        return
-    if Path(outside).resolve().parent == TASKS.resolve():
-        return
-    raise UntrustedTask(
-        f"The task files of {shown(str(outside))} can run any code when they are loaded. "
-        "Read them, and then pass trust_tasks=True (--trust-tasks)."
-    )
-
-
-def is_file(name: str) -> bool:
-    """Whether lm-eval would take a task for a file rather than a name."""
-    return (
-        name.lower().endswith((".yaml", ".yml", ".py"))
-        or any(sign in name for sign in ("/", "\\"))
-        or Path(name).exists()
-    )
+            raise BadComparison(
+                f"There is no task {name!r}.{hint} `lm_eval ls tasks` shows all; include_path names a folder of others."
+            )
 
 
 def task_list() -> str:
@@ -134,13 +112,13 @@ def task_list() -> str:
 
 def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
     """Refuse settings, or a text, that none of the tasks reads; tasks that are not ours may read any."""
-    chosen, known = without_groups(tasks), own_tasks()
-    if not chosen or not all(task in known for task in chosen):
+    known = own_tasks()
+    if not tasks or not all(task in known for task in tasks):
         return
     for name in asked:
-        if not read_by(name, chosen):
+        if not read_by(name, tasks):
             raise (BadComparison if name == "text" else UnknownOption)(
-                f"None of the tasks {', '.join(chosen)} reads {name}. Leave {name} out, or add one of "
+                f"None of the tasks {', '.join(tasks)} reads {name}. Leave {name} out, or add one of "
                 f"{', '.join(read_by(name, known))}."
             )
 

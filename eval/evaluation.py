@@ -17,7 +17,7 @@ from hf_posenc.core.memory import check_text_memory
 from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import RequestTooLong
-from hf_posenc.eval.catalogue import check_known, check_settings_read, check_trusted
+from hf_posenc.eval.catalogue import check_settings_read, check_tasks
 from hf_posenc.eval.lm.launch import from_first
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
 from hf_posenc.eval.lm.measurable import check_reach, trained_length_of_lm
@@ -108,7 +108,7 @@ def evaluate(
     wanted = with_held_out(wanted, (model, model_args.get("peft")))
     names, text = list(wanted.tasks), wanted.text
     own_text = measured_text(text, field=wanted.text_field)
-    check_sources(names, wanted.include_path, trust=wanted.trust_tasks)
+    check_tasks(names, wanted.include_path, trust=wanted.trust_tasks)
     if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
         check_settings_read(["text"], names)
     plain = isinstance(model, nn.Module) and not is_patched(model)
@@ -135,13 +135,6 @@ def default_tasks(lm: Any, text: Any) -> list[str]:
     if isinstance(lm, PosEncMLM):
         return list(MASKED_TASKS)
     return list(HELD_OUT_TASKS if isinstance(text, HeldOutText) else CAUSAL_TASKS)
-
-
-def check_sources(names: list[str], include_path: str | Path | None, *, trust: bool) -> None:
-    """Refuse task files that may not run, cannot be read, or do not exist, before a model is loaded."""
-    check_trusted(names, include_path, trust=trust)
-    if not trust:  # a trusted file is a task by its path
-        check_known(names, include_path)
 
 
 def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:

@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
+from hf_posenc.errors import BadComparison, PosEncError, UnknownOption, WrongKind, shown
 from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled
 from hf_posenc.schemes.entry import json_or_text
 
@@ -17,6 +16,10 @@ FILES = ("data",)
 """Options of tasks that name files, of which several may be given; the key of a cell has their content."""
 METADATA = frozenset({"tokenizer"})
 """What the metadata of a task also holds, and what is an argument."""
+ELSEWHERE = frozenset({
+    "num_fewshot", "apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs"
+})  # fmt: skip
+"""Options of lm-eval's own command. A task that is not ours would take them for its metadata, without any effect."""
 
 
 def mapping_of(given: Any) -> Mapping[str, Any]:
@@ -63,6 +66,8 @@ class Measurement(Sampled):
     @model_validator(mode="after")
     def without_double_meaning(self) -> Measurement:
         """The same, and a refusal of settings among the options of tasks."""
+        for name in self.options.keys() & ELSEWHERE:
+            raise UnknownOption(f"{name} is an option of lm-eval's own command. Run python -m hf_posenc.eval with it.")
         for name in self.options.keys() & (type(self).model_fields.keys() | METADATA):
             raise BadComparison(f"{name} is not an option of a task. Pass it as a separate argument.")
         return self
@@ -88,36 +93,27 @@ class EvaluateSettings(Measurement):
 
     Attributes:
         log_samples: keep every request and response in ``raw``.
-        num_fewshot, apply_chat_template, fewshot_as_multiturn, system_instruction: lm-eval's own, for tasks whose
-            prompts lm-eval writes; our own tasks refuse them.
-        gen_kwargs: how to generate, such as ``{"max_gen_toks": 20}``, for tasks that do.
     """
 
     log_samples: bool = False
-    num_fewshot: Annotated[int, Field(ge=0, le=MAX_LENGTH)] | None = None
-    apply_chat_template: bool = False
-    fewshot_as_multiturn: bool = False
-    system_instruction: str | None = None
-    gen_kwargs: Options
 
 
 class CompareSettings(Measurement):
     """Settings of `hf_posenc.eval.compare`, besides those of every measurement.
 
+    Every scheme is patched once, for the longest length or for ``longest``, and that model is measured at all lengths.
+
     Attributes:
-        factor_per_length: patch anew for each length, with factor = length / trained length. By default every scheme
-            is patched once, for the longest length (or for ``longest``), and that model is measured at all lengths.
         against: label of a line. The others are compared with it, document by document, and tables mark those that are
             significantly better or worse. The name of a scheme will do if one line alone has it.
         rank: rank the lines on each task at the longest length; see `hf_posenc.eval.results.ranking`.
-        tune: choose the options of each scheme, for each length, by the loss on ``dev_text``.
+        tune: choose the options of each scheme by the loss on ``dev_text``.
         dev_text: a text to choose options on, named as ``text`` is; by default modules of the standard library that are
             not in the default text. Naming one switches ``tune`` on.
         budget: candidates of each scheme, drawn at random from a finer grid; by default all of a small grid.
         fresh: measure the cells in the folder again, and replace them.
     """
 
-    factor_per_length: bool = False
     against: str | None = None
     rank: bool = False
     tune: bool = False

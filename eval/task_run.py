@@ -1,4 +1,4 @@
-"""Run lm-eval on tasks of ours and of its own, with its own options.
+"""Run lm-eval on tasks of ours and of its own.
 
 This is `lm_eval.simple_evaluate` without its survey of the machine, a second and a half at every call.
 """
@@ -16,17 +16,10 @@ from typing import Any
 
 from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
 from hf_posenc.eval.catalogue import explained_task_errors, folders, manager_of
-from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
+from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.load import register_models
 from hf_posenc.eval.settings import EvaluateSettings
 from hf_posenc.eval.tasks.sweep import Sweep
-
-LM_EVAL_OPTIONS = (
-    "limit", "num_fewshot", "apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs",
-    "log_samples",
-)  # fmt: skip
-"""Settings that are lm-eval's own, as its results name them."""
-
 
 RULER = ("ruler", "longcxt", "niah_")
 """Beginnings of the names of lm-eval's RULER tasks and of their groups."""
@@ -45,53 +38,21 @@ def run_tasks(lm: Any, tasks: Sequence[str], metadata: dict[str, Any], settings:
     from lm_eval import evaluate as lm_eval_evaluate
 
     register_models()
-    check_prompts(settings, metadata["tokenizer"])
     with suppress_output():
         loaded = load_tasks(tasks, metadata, settings.include_path)
         if not isinstance(settings.options, SharedOptions):
             refuse_unread(settings.options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
         check_answerable(lm, loaded["tasks"])
-        configure(loaded["tasks"], settings)
-        raw = lm_eval_evaluate(
-            lm=lm, task_dict=loaded, bootstrap_iters=1000, limit=settings.limit, log_samples=True,
-            apply_chat_template=settings.apply_chat_template, system_instruction=settings.system_instruction,
-            fewshot_as_multiturn=settings.fewshot_as_multiturn,
-        )  # fmt: skip
+        for task in loaded["tasks"].values():
+            task.set_fewshot_seed(seed=settings.seed)
+            if task.get_config("num_fewshot") is None:
+                task.set_config(key="num_fewshot", value=0)
+        raw = lm_eval_evaluate(lm=lm, task_dict=loaded, bootstrap_iters=1000, limit=settings.limit, log_samples=True)
     if raw is None:  # not the first of several processes
         return {}
     about = lm.get_model_info() if hasattr(lm, "get_model_info") else {}
-    own = {name: getattr(settings, name) for name in LM_EVAL_OPTIONS}
-    return {**raw, "config": {"model": type(lm).__name__, "batch_size": lm.batch_size, **own, **about}}
-
-
-def check_prompts(settings: EvaluateSettings, tokenizer: Any) -> None:
-    """Refuse settings of prompts that cannot take effect on this tokenizer, or on each other."""
-    if settings.apply_chat_template and not getattr(tokenizer, "chat_template", None):
-        raise NotMeasurable(
-            "This tokenizer has no chat template. Use the tokenizer of an instruction-tuned model, or leave "
-            "apply_chat_template out."
-        )
-    if settings.fewshot_as_multiturn and not settings.apply_chat_template:
-        raise TaskOptionOutOfRange("fewshot_as_multiturn needs a chat template. Pass apply_chat_template too.")
-
-
-def configure(tasks: Mapping[str, Any], settings: EvaluateSettings) -> None:
-    """Set few-shot examples and generation of the loaded tasks."""
-    generating = [task for task in tasks.values() if task.get_config("output_type") == "generate_until"]
-    if settings.gen_kwargs and not generating:
-        raise UnknownOption(
-            f"None of the tasks {', '.join(tasks)} generates, and gen_kwargs were given. Leave them out; our "
-            "retrieval tasks generate with the option scoring=generate."
-        )
-    for task in generating if settings.gen_kwargs else ():
-        task.set_config(key="generation_kwargs", value=dict(settings.gen_kwargs), update=True)
-    for name, task in tasks.items():
-        task.set_fewshot_seed(seed=settings.seed)
-        own = task.get_config("num_fewshot")
-        if settings.num_fewshot and own == 0:
-            raise UnknownOption(f"The file of {name} rules out examples (num_fewshot: 0). Leave num_fewshot out.")
-        if settings.num_fewshot is not None or own is None:
-            task.set_config(key="num_fewshot", value=settings.num_fewshot or 0)
+    about = {"model": type(lm).__name__, "batch_size": lm.batch_size, "limit": settings.limit, **about}
+    return {**raw, "config": about}
 
 
 def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: bool = False) -> None:
@@ -129,7 +90,7 @@ def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str
     from lm_eval.tasks import TaskManager
 
     ours = TaskManager(include_path=folders(include_path), include_defaults=False, metadata=metadata)
-    own = [name for name in tasks if name in ours.all_tasks or Path(name).is_file()]
+    own = [name for name in tasks if name in ours.all_tasks]
     others = [name for name in tasks if name not in own]
     if ruler := [name for name in others if name.startswith(RULER)]:
         raise NotMeasurable(

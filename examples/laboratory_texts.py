@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -31,24 +30,6 @@ from hf_posenc.eval.texts.ruler import (
     Questions,
     VariableTracking,
 )
-
-
-@dataclass(frozen=True)
-class PasskeyPrompt:
-    """A passkey at a depth, in its repeated filler."""
-
-    key: str
-    depth: float
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """The key."""
-        return (self.key,)
-
-    def prompt(self, units: int) -> str:
-        """The prompt with ``units`` sentences of filler."""
-        before = round(self.depth * units)
-        return passkey.compose(self.key, before, units - before)
 
 
 def seed(rng: random.Random) -> str:
@@ -92,8 +73,8 @@ def common(rng: random.Random) -> CommonWords:
     return CommonWords(seed(rng), common_words=rng.randint(1, 3), often=rng.randint(3, 6))
 
 
-def hidden_key(rng: random.Random) -> PasskeyPrompt:
-    return PasskeyPrompt(passkey.draw_key(rng), rng.random())
+def hidden_key(rng: random.Random) -> passkey.Passkey:
+    return passkey.Passkey(passkey.draw_key(rng), rng.random())
 
 
 TASKS: tuple[Callable[[random.Random], Any], ...] = (

@@ -87,7 +87,7 @@ def trained_tokenizer(texts: list[str], path: Path) -> Tokenizer:
         vocab_size=VOCABULARY, special_tokens=list(SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
     rng = random.Random(0)
-    drills = [passkey.compose(passkey.draw_key(rng), 10, 10) for _ in range(200)]
+    drills = [passkey.Passkey(passkey.draw_key(rng), 0.5).prompt(20) for _ in range(200)]
     tokenizer.train_from_iterator([*texts, *drills], trainer)
     tokenizer.save(str(path))
     return tokenizer

@@ -14,7 +14,7 @@ from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.source_digest import is_foreign, source_digest
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError, UnsupportedModel
-from hf_posenc.eval.catalogue import read_by, reads, sweeps
+from hf_posenc.eval.catalogue import reads, sweeps
 from hf_posenc.eval.comparison.identity import terms_digest, to_json
 from hf_posenc.eval.lm.measurable import trained_length_under
 from hf_posenc.eval.results.store import Store, canonical, key_of
@@ -25,11 +25,8 @@ from hf_posenc.patching.expected_effect import differs_from_host, spread_positio
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, unscaled_geometry
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.entry import UNPATCHED, Entry
+from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.spec import plan
-
-COPYING = ("posenc_copy", "posenc_induction")
-"""Tasks that retrieve, besides those that read ``keys``; others have losses, or shares that every model has some of."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,8 @@ class Measuring:
         text: that is measured on; None for the default text.
         store: of finished cells.
         own_digests: digests of the source and of the terms of the schemes that the model carries.
-        chosen: label and reach in tokens to options that were chosen for them; see `hf_posenc.eval.comparison.tune`.
-        known: digests of terms that were computed, by settings and reach: every task asks for the same ones.
+        chosen: label to options that were chosen for it; see `hf_posenc.eval.comparison.tune`.
+        known: digests of terms that were computed, by settings: every task asks for the same ones.
     """
 
     lm: Any
@@ -76,26 +73,21 @@ class Measuring:
     text: MeasuredText | None
     store: Store
     own_digests: dict[str, Any]
-    chosen: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    known: dict[tuple[str, int], str] = field(default_factory=dict, repr=False)
+    chosen: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    known: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def longest(self) -> int:
-        """Context in tokens before every target."""
+        """Context in tokens before every target, and tokens that every scheme is patched for."""
         return longest_of(self.settings.longest, self.settings.lengths)
-
-    def reach(self, length: int) -> int:
-        """Tokens that a scheme is patched for, to be measured at a length."""
-        return length if self.settings.factor_per_length else self.longest
 
     def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
         """Build a cell with its key."""
-        reach, once = self.reach(lengths[-1]), not self.settings.factor_per_length
-        fitted = self.fit(entry, reach)
+        fitted = self.fit(entry)
         settings = {
-            **fitted.settings(), **self.computes(fitted, reach), **self.identity, "task": task,
+            **fitted.settings(), **self.computes(fitted), **self.identity, "task": task,
             "measured": list(lengths), "longest": self.longest,
-            "patched_for": self.longest if once and entry.scheme is not None else None,
+            "patched_for": None if entry.scheme is None else self.longest,
             "measure": to_json({name: value for name, value in self.settings.measure().items() if reads(task, name)}),
             "model_args": to_json(self.model_args),
         }  # fmt: skip
@@ -109,27 +101,16 @@ class Measuring:
                 for group in [[length] for length in lengths] if sweeps(task) else [list(lengths)]:
                     yield self.cell(entry, task, group)
 
-    def gates(self, entries: Sequence[Entry], trained: int) -> list[Cell]:
-        """The unpatched model at ``trained`` tokens on every retrieval task, see `gate_of`.
-
-        None if no length of the comparison reaches there.
-        """
-        if trained > self.longest:
-            return []
-        baseline = next((entry for entry in entries if entry.scheme is None), Entry(UNPATCHED, None))
-        tasks = [task for task in self.settings.tasks if task in COPYING or read_by("keys", [task])]
-        return [self.cell(baseline, task, [trained]) for task in tasks]
-
-    def fit(self, entry: Entry, reach: int) -> Entry:
-        """The entry with the options that a comparison chooses for a reach in tokens; those of the user stay.
+    def fit(self, entry: Entry) -> Entry:
+        """The entry with the options that a comparison chooses; those of the user stay.
 
         An entry that is refused stays as it is: patching says why.
         """
         if entry.scheme is None:
             return entry
-        entry = replace(entry, options=entry.options | self.chosen.get((entry.label, reach), {}))
+        entry = replace(entry, options=entry.options | self.chosen.get(entry.label, {}))
         try:
-            lengths = self.lengths(entry, reach)
+            lengths = self.lengths(entry)
             parts = plan(entry.scheme or "", entry.own_options).parts
         except PosEncError:
             return entry
@@ -139,19 +120,19 @@ class Measuring:
             options |= {name: value for name, value in wanted.items() if name not in given}
         return replace(entry, options=options | entry.options)
 
-    def lengths(self, entry: Entry, reach: int) -> Lengths:
-        """Trained and target length of the patch for a reach; never less than was trained on."""
+    def lengths(self, entry: Entry) -> Lengths:
+        """Trained and target length of the patch; never less than was trained on."""
         trained = trained_length_under(self.lm, entry)
-        given = {"target_length": max(reach, trained)} | entry.lengths if not fixed(entry) else entry.lengths
+        given = {"target_length": max(self.longest, trained)} | entry.lengths if not fixed(entry) else entry.lengths
         return resolve_lengths(configured=trained, **given)
 
-    def computes(self, entry: Entry, reach: int) -> dict[str, Any]:
+    def computes(self, entry: Entry) -> dict[str, Any]:
         """Digests of the source of an entry's schemes and of their terms on the model, for the key of a cell."""
         if entry.scheme is None:
             return self.own_digests
-        classes, slot = [cls for cls, _ in plan(entry.scheme).parts], (canonical(entry.settings()), reach)
+        classes, slot = [cls for cls, _ in plan(entry.scheme).parts], canonical(entry.settings())
         if slot not in self.known:
-            self.known[slot] = self.terms(entry, reach)
+            self.known[slot] = self.terms(entry)
         return {"source": sources_of(classes), "terms": self.known[slot]}
 
     def needs_training(self, entry: Entry) -> bool:
@@ -162,8 +143,8 @@ class Measuring:
             return entry.needs_training()
         return entry.needs_training(rotary=unscaled_geometry(adapter, base.config).rotary is not None)
 
-    def has_effect(self, entry: Entry, reach: int, length: int) -> bool:
-        """Whether an entry that is put on the model for a reach differs from the unpatched model up to a length.
+    def has_effect(self, entry: Entry, length: int) -> bool:
+        """Whether an entry that is put on the model differs from the unpatched model up to a length.
 
         True where it is refused; past its target length, where a scheme need not be defined; and past the end of the
         model's own table, where the unpatched model is not.
@@ -171,7 +152,7 @@ class Measuring:
         if entry.scheme is None:
             return True
         try:
-            schemes, target = self.built(entry, reach), self.lengths(entry, reach).target
+            schemes, target = self.built(entry), self.lengths(entry).target
         except PosEncError:  # patching says why
             return True
         base, adapter = base_model_of(self.lm.model)
@@ -181,18 +162,18 @@ class Measuring:
             differs_from_host(scheme, positions, geometry.of_layer(layer)) for layer, scheme in enumerate(schemes)
         )
 
-    def terms(self, entry: Entry, reach: int) -> str:
+    def terms(self, entry: Entry) -> str:
         """Digest of the terms of an entry's schemes; the reason where they cannot be built."""
         try:
             with drawn_from(self.settings.seed):
-                return terms_digest(self.built(entry, reach))
+                return terms_digest(self.built(entry))
         except Exception as error:  # patching says it again, as the reason of a refused or failed cell
             return f"{type(error).__name__}: {error}"
 
-    def built(self, entry: Entry, reach: int) -> list[Scheme]:
+    def built(self, entry: Entry) -> list[Scheme]:
         """The scheme of every layer, apart from the model."""
         base, adapter = base_model_of(self.lm.model)
-        lengths, geometry = self.lengths(entry, reach), unscaled_geometry(adapter, base.config)
+        lengths, geometry = self.lengths(entry), unscaled_geometry(adapter, base.config)
         chosen = layout_of(entry.scheme or "", entry.own_options, None, geometry)
         geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
         return build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))

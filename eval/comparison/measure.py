@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from math import isfinite
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from hf_posenc.core import memory
 from hf_posenc.core.files.hf_errors import is_out_of_memory
 from hf_posenc.core.memory import tensors_in
-from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback, part_of
+from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Measuring, fixed
@@ -40,19 +39,19 @@ def measure_cells(measuring: Measuring, cells: Sequence[Cell], progress: Progres
         doing = f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})"
         begun = part_of(progress, done / total, cell.length / total)
         begun(0.0, doing)
-        kept[cell.key] = measure_cell(measuring, cell, counted(begun, doing))
+        kept[cell.key] = measure_cell(measuring, cell, begun, doing)
         store.put(kept[cell.key])
         done += cell.length
         progress(done / total, doing)
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
 
 
-def measure_cell(measuring: Measuring, cell: Cell, on_request: OpenProgressCallback) -> Record:
+def measure_cell(measuring: Measuring, cell: Cell, progress: ProgressCallback, doing: str) -> Record:
     """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
     started, lm, own = time.monotonic(), measuring.lm, measuring.settings
     length = cell.length if len(cell.lengths) == 1 else None
     record = Record(cell.key, cell.entry.label, cell.task, length, "refused", "", [], 0.0, cell.settings)
-    lm.on_request = on_request
+    lm.on_request = lambda share, request: progress(share or 0.0, doing)
     try:
         with patched(measuring, cell):
             record = replace(record, state="failed")
@@ -94,7 +93,7 @@ def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
     lengths = dict(entry.lengths)
     with scheme_set_aside(lm.model):
         if not fixed(entry):
-            lengths["target_length"] = max(measuring.reach(cell.length), trained_length_under(lm, entry))
+            lengths["target_length"] = max(measuring.longest, trained_length_under(lm, entry))
         with drawn_from(measuring.settings.seed):  # learned parameters are initialized randomly
             patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
         yield
@@ -108,12 +107,6 @@ def invalid_rows_reason(rows: Sequence[Row]) -> str:
         if not isfinite(row.value):
             return f"{row.metric} is {row.value} at length {row.length}. Check the weights for such values."
     return ""
-
-
-def counted(progress: ProgressCallback, doing: str) -> OpenProgressCallback:
-    """Count the scored requests of a cell; how many kinds there will be is not known, so some of it is always left."""
-    requests = count(1)
-    return lambda share, request: progress(1 - 0.5 ** (next(requests) / 32), doing)
 
 
 FEW, MANY = 16, 32

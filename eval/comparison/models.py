@@ -85,7 +85,6 @@ def combined(parts: Sequence[Comparison]) -> Comparison:
     about = first | {
         "model": ", ".join(names), "models": models, "schemes": schemes, "model_scheme": None,
         "trained_length": min(model["trained_length"] for model in models),
-        "gates": [gate for part in parts for gate in part.about["gates"]],
     }  # fmt: skip
     if tried:
         about["tuned"] = first["tuned"] | {"options": tried}

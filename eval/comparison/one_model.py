@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
@@ -21,7 +21,6 @@ from hf_posenc.eval.evaluation import default_tasks
 from hf_posenc.eval.lm.load import language_model
 from hf_posenc.eval.lm.measurable import trained_length_of_lm, trained_length_under
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.effective_length import gate_of
 from hf_posenc.eval.results.store import Store, key_of
 from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.task_run import load_tasks, refuse_unread, suppress_output
@@ -82,18 +81,16 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
         tuned = {"tuned": {"text": text.label, "options": tried}}
         digests["development text"] = text.digest
     with scheme_set_aside(lm.model):
-        cells, gating = list(measuring.cells(entries)), measuring.gates(entries, trained)
+        cells = list(measuring.cells(entries))
         schemes = [about_entry(entry, cells, measuring) for entry in entries]
-    measured = measure_cells(measuring, gating + cells, progress)
-    gates, records = measured[: len(gating)], measured[len(gating) :]
+    records = measure_cells(measuring, cells, progress)
     named = {name: value for name, value in shared.identity.items() if name != "versions"}
     about = {
         "model": given.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
         "tasks": tasks, "schemes": schemes, "longest": measuring.longest,
-        "factor_per_length": settings.factor_per_length, **settings.measure(),
+        **settings.measure(),
         "text": None if shared.text is None else shared.text.label, "versions": shared.identity["versions"],
         **({"options": to_json(settings.options)} if settings.options else {}),
-        "gates": [asdict(gate_of(record, trained, given.shown_name)) for record in gates],
         "digests": {name: one if isinstance(one, str) else key_of(one) for name, one in named.items()} | digests,
         **tuned,
     }  # fmt: skip
@@ -148,19 +145,12 @@ def as_saved(entry: Entry, scheme: str | None) -> Entry:
 
 
 def about_entry(entry: Entry, cells: Sequence[Cell], measuring: Measuring) -> dict[str, Any]:
-    """Describe an entry for reports, with the options that the comparison chose for it at each length, and the lengths
-    at which it changes nothing.
-    """
-    used = {cell.length: cell.entry for cell in cells if cell.entry.label == entry.label}
-    chosen = {
-        str(length): to_json({name: value for name, value in fitted.options.items() if name not in entry.options})
-        for length, fitted in sorted(used.items())
-    }
+    """Describe an entry for reports: options that the comparison chose, and lengths at which it changes nothing."""
+    lengths, fitted = sorted({cell.length for cell in cells}), measuring.fit(entry)
+    chosen = to_json({name: value for name, value in fitted.options.items() if name not in entry.options})
     return {
         "label": entry.label, "scheme": entry.scheme, "options": to_json(entry.options),
-        "chosen": chosen if any(chosen.values()) else {}, "needs_training": measuring.needs_training(entry),
-        "without_effect": [
-            length for length, fitted in sorted(used.items())
-            if not measuring.has_effect(fitted, measuring.reach(length), length)
-        ],
+        "chosen": {str(length): chosen for length in lengths} if chosen else {},
+        "needs_training": measuring.needs_training(entry),
+        "without_effect": [length for length in lengths if not measuring.has_effect(fitted, length)],
     }  # fmt: skip

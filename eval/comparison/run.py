@@ -21,7 +21,7 @@ from hf_posenc.core.plotting import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import FolderUnusable, shown
-from hf_posenc.eval.catalogue import check_known, check_settings_read, check_trusted, without_groups
+from hf_posenc.eval.catalogue import check_settings_read, check_tasks
 from hf_posenc.eval.comparison.identity import identity_of
 from hf_posenc.eval.comparison.models import MeasuredModel, check_reference, combined, models_of, reference_of
 from hf_posenc.eval.comparison.one_model import Shared, compare_on
@@ -77,9 +77,11 @@ def compare(
     if wanted.against is not None:
         check_reference(wanted.against, [one.shown_name for one in models], entries)
     folder = folder_of_results(out)
-    wanted = wanted.model_copy(update={"tasks": tuple(without_groups(wanted.tasks))})
+    wanted = wanted.model_copy(update={"tasks": tuple(dict.fromkeys(wanted.tasks))})
     wanted = with_held_out(wanted, [name for one in models for name in (one.model, one.arguments.get("peft"))])
-    check_tasks(wanted)
+    check_tasks(wanted.tasks, wanted.include_path, trust=wanted.trust_tasks)
+    if wanted.text is not None:
+        check_settings_read(["text"], wanted.tasks)
     alone = wanted.text is None and wanted.dev_text is not None  # the field is then the development text's
     text = measured_text(wanted.text, **({} if alone else {"field": wanted.text_field}))
     development = development_text(wanted, text) if wanted.tuned else None
@@ -96,15 +98,6 @@ def compare(
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison
-
-
-def check_tasks(settings: CompareSettings) -> None:
-    """Refuse tasks that may not run, cannot be read, do not exist, or do not read what is given."""
-    tasks, include_path = settings.tasks, settings.include_path
-    check_trusted(tasks, include_path, trust=settings.trust_tasks)
-    check_known(tasks, include_path)
-    if settings.text is not None:
-        check_settings_read(["text"], tasks)
 
 
 def compare_each(models: Sequence[MeasuredModel], shared: Shared, progress: ProgressCallback) -> list[Comparison]:

@@ -1,10 +1,10 @@
 """Choose the options of schemes on a development text, which shares no document with the measured one.
 
-    for each scheme and length: the candidate with the lowest loss on the development text
+    for each scheme: the candidate with the lowest loss on the development text, over all lengths
 
 Candidates are cells like all others: stored as soon as they are measured, and found again when the command is repeated.
-Values follow from the trained length T and the factor s = length / T. Every scheme is also tried with the options it
-has without tuning, so that tuning is never worse on the development text.
+Values follow from the trained length T and the factor s = longest length / T. Every scheme is also tried with the
+options it has without tuning, so that tuning is never worse on the development text.
 """
 
 from __future__ import annotations
@@ -104,44 +104,38 @@ PARTIAL = times_factor(1 / 6, 1 / 4, 1 / 2, 1)
 
 def choose_options(
     measuring: Measuring, entries: Sequence[Entry], progress: ProgressCallback
-) -> tuple[Mapping[tuple[str, int], dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[Mapping[str, dict[str, Any]], list[dict[str, Any]]]:
     """Measure the candidates of every entry on the development text and choose among them.
 
     Returns:
-        Label and reach to the options chosen, and what was tried, for ``results.json``.
+        Label to the options chosen, and what was tried, for ``results.json``.
     """
     own = measuring.settings
     task = (MASKED_TASKS if is_masked(measuring.lm.model) else CAUSAL_TASKS)[0]
-    groups = {n: [n] for n in own.lengths} if own.factor_per_length else {measuring.longest: own.lengths}
-    wanted = [
-        (entry, reach, option)
-        for entry in entries
-        for reach in groups
-        for option in candidates(measuring, entry, reach, own.budget)
-    ]
+    wanted = [(entry, option) for entry in entries for option in candidates(measuring, entry, own.budget)]
     with scheme_set_aside(measuring.lm.model):
-        cells = [[measuring.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
+        cells = [[measuring.cell(option, task, [length]) for length in own.lengths] for _, option in wanted]
     records = measure_cells(measuring, [cell for some in cells for cell in some], progress)
     by_key = {record.key: record for record in records}
-    scores: dict[tuple[str, int], list[tuple[dict[str, Any], float]]] = {}
-    for (entry, reach, option), some in zip(wanted, cells, strict=True):
+    scores: dict[str, list[tuple[dict[str, Any], float]]] = {}
+    for (entry, option), some in zip(wanted, cells, strict=True):
         losses = [loss for cell in some for loss in losses_of(by_key[cell.key])]
         if len(losses) < len(some):
             continue  # refused, such as a group too small for the length
         options = {name: value for name, value in option.options.items() if name not in entry.options}
-        scores.setdefault((entry.label, reach), []).append((options, fmean(losses)))
-    chosen = {slot: min(tried, key=lambda scored: scored[1])[0] for slot, tried in scores.items()}
+        scores.setdefault(entry.label, []).append((options, fmean(losses)))
+    chosen = {label: min(tried, key=lambda scored: scored[1])[0] for label, tried in scores.items()}
     described = [
         {
-            "label": label, "length": reach, "chosen": chosen[label, reach],
+            "label": label, "length": measuring.longest, "chosen": chosen[label],
             "tried": [{"options": options, METRIC: loss} for options, loss in tried],
         }
-        for (label, reach), tried in scores.items()
+        for label, tried in scores.items()
     ]  # fmt: skip
     return chosen, described
 
 
-def candidates(measuring: Measuring, entry: Entry, reach: int, budget: int | None = None) -> list[Entry]:
+def candidates(measuring: Measuring, entry: Entry, budget: int | None = None) -> list[Entry]:
     """The entry as it is, and with combinations of the options that its user left open; none of the unpatched model.
 
     All of the small grid, or with a budget so many candidates in all, drawn at random from the finer grid.
@@ -149,7 +143,7 @@ def candidates(measuring: Measuring, entry: Entry, reach: int, budget: int | Non
     if entry.scheme is None:
         return []
     try:
-        lengths = measuring.lengths(entry, reach)
+        lengths = measuring.lengths(entry)
         grid = grid_of(entry, lengths.factor, lengths.trained, GRID if budget is None else FINER)
     except PosEncError:  # patching says why
         return [entry]

@@ -28,7 +28,7 @@ from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.eval.lm.log_probs import Head, suffix_states
 from hf_posenc.eval.lm.measurable import check_row
-from hf_posenc.eval.lm.spans import closing_of, forget_longest, prefix_consistent, randomises
+from hf_posenc.eval.lm.prefixes import closing_of, forget_longest, prefix_consistent, randomises
 
 Row = tuple[int, ...]
 

@@ -25,7 +25,6 @@ from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
-from hf_posenc.eval.lm.key_tokens import KeyTokenScorer
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.measurable import (
     OTHER_WEIGHTS,
@@ -36,7 +35,7 @@ from hf_posenc.eval.lm.measurable import (
     refuse_unused,
     ties_held,
 )
-from hf_posenc.eval.lm.scorer import Scored, TokenRequest
+from hf_posenc.eval.lm.scorer import Scored, Scorer, TokenRequest
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe
 
@@ -47,7 +46,7 @@ LONG_TEXT = "sequence-length-is-longer-than-the-specified-maximum"  # transforme
 LENGTHS = ("factor", "target_length", "trained_length", "layers")
 
 
-class PosEncLM(KeyTokenScorer):
+class PosEncLM(Scorer):
     """A causal language model with a positional scheme, for lm-eval.
 
     Args:

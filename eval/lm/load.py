@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     from lm_eval.api.model import LM
 
     from hf_posenc.checkpoints.checkpoint import Checkpoint
-    from hf_posenc.core.files.hf_errors import explained_errors
     from hf_posenc.core.files.paths import checked_name
     from hf_posenc.eval.lm.causal_lm import PosEncLM
     from hf_posenc.eval.lm.masked_lm import PosEncMLM
@@ -44,8 +42,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
         check_device(model_args["device"])
     if isinstance(tokenizer, (str, Path)):
         tokenizer = checked_name(tokenizer, "A tokenizer")
-    with explained_errors(tokenizer) if isinstance(tokenizer, str) else nullcontext():
-        lm = cls(model, tokenizer=tokenizer, **model_args)
+    lm = cls(model, tokenizer=tokenizer, **model_args)
     check_finite(lm.model)
     return lm
 

@@ -80,4 +80,4 @@ class PosEncMLM(PosEncLM):
             "or posenc_passkey."
         )
 
-    loglikelihood_rolling = span_scores = key_token_scores = generate_until = refused
+    loglikelihood_rolling = suffix_scores = generate_until = refused

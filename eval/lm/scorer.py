@@ -23,11 +23,13 @@ from hf_posenc.eval.errors import NotMeasurable, TextTooShort
 from hf_posenc.eval.lm.batching import Batched, Row
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.measurable import check_reach
-from hf_posenc.eval.lm.spans import Pass, forget_longest, passes
+from hf_posenc.eval.lm.prefixes import forget_longest
 
 Scored = tuple[float, bool]
-SpanScore = tuple[float, int]
+SuffixScore = tuple[float, int]
 TokenRequest = tuple[tuple[str, str] | None, list[int], list[int]]
+Asked = tuple[Row, int]
+"""A text, and how many of its last tokens are scored."""
 
 
 class Scorer(Batched):
@@ -56,19 +58,19 @@ class Scorer(Batched):
                     yield text, *token_scores(states[end - count : end], targets, head)
 
     def answered(
-        self, asked: Mapping[int, Sequence[Pass]], disable_tqdm: bool = False
-    ) -> Iterator[tuple[int, Pass, Tensor, Tensor]]:
-        """Yield every pass of every request with the scores of its last tokens, and whether each is the argmax."""
-        asking: dict[Row, list[tuple[int, Pass]]] = defaultdict(list)
-        for key, one in ((key, one) for key, some in asked.items() for one in some):
-            asking[one.tokens].append((key, one))
+        self, asked: Mapping[int, Sequence[Asked]], disable_tqdm: bool = False
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield the scores of the last tokens of every text of every request, and whether each is the argmax."""
+        asking: dict[Row, list[tuple[int, int]]] = defaultdict(list)
+        for key, text, count in ((key, text, count) for key, some in asked.items() for text, count in some):
+            asking[text].append((key, count))
         left = {key: len(some) for key, some in asked.items()}
-        wanted = {text: max(one.keep for _, one in some) for text, some in asking.items()}
+        wanted = {text: max(count for _, count in some) for text, some in asking.items()}
         with self.bar(len(asked), "Scoring", disable_tqdm) as bar, closing(self.scored(wanted)) as found:
             for text, scores, greedy in found:
-                for key, one in asking[text]:
-                    own = slice(len(scores) - one.keep, None)
-                    yield key, one, scores[own], greedy[own]
+                for key, count in asking[text]:
+                    own = slice(len(scores) - count, None)
+                    yield key, scores[own], greedy[own]
                     left[key] -= 1
                     if not left[key]:
                         self.ticked(bar)
@@ -76,14 +78,13 @@ class Scorer(Batched):
     def _loglikelihood_tokens(
         self, requests: list[TokenRequest], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[Scored]:
-        asked: dict[int, list[Pass]] = {}
+        asked: dict[int, list[Asked]] = {}
         for number, (_, context, target) in enumerate(requests):
             self.check_length(len(context) + len(target) - 1, "loglikelihood")  # the last token is never an input
-            text = tuple((context + target)[-(self.max_length + 1) :])
-            asked[number] = [Pass(text, len(target), ())]
+            asked[number] = [(tuple((context + target)[-(self.max_length + 1) :]), len(target))]
         answers = {
             number: (float(scores.sum()), bool(greedy.all()))
-            for number, _, scores, greedy in self.answered(asked, disable_tqdm)
+            for number, scores, greedy in self.answered(asked, disable_tqdm)
         }
         return [answers[number] for number in asked]
 
@@ -93,7 +94,7 @@ class Scorer(Batched):
         lm-eval puts a second begin token before that of the tokenizer and scores the first. Past `max_length`, where
         that was allowed, the text is scored in disjoint windows, as in lm-eval.
         """
-        asked: dict[int, list[Pass]] = {}
+        asked: dict[int, list[Asked]] = {}
         for owner, (text,) in enumerate(request.args for request in requests):
             ids = self.tok_encode(text)
             ids = ids[1:] if ids[:1] == [self.prefix_token_id] else ids
@@ -101,26 +102,24 @@ class Scorer(Batched):
                 raise TextTooShort(f"Document {owner} is empty: it has no tokens to score. Leave it out.")
             self.check_length(len(ids), "loglikelihood_rolling")
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
-            asked[owner] = [Pass((*a, *b), len(b), ()) for a, b in map(make_disjoint_window, windows)]
+            asked[owner] = [((*a, *b), len(b)) for a, b in map(make_disjoint_window, windows)]
         totals = [0.0] * len(requests)
-        for owner, _, scores, _ in self.answered(asked, disable_tqdm):
+        for owner, scores, _ in self.answered(asked, disable_tqdm):
             totals[owner] += float(scores.sum())
         return totals
 
-    def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[SpanScore]]:
-        """Log-probability of spans of tokens, and how many of their tokens are the argmax.
+    def suffix_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[SuffixScore]:
+        """Log-probability of the last tokens of a text, and how many of them are the argmax.
 
-        Requests are ``(name, front, ids, spans)``, see `hf_posenc.eval.lm.spans`; one pass serves all the spans it can.
+        Requests are ``(name, tokens, count)``; lm-eval repeats some to even out its processes.
         """
-        unique = {id(request): request for request in requests}  # lm-eval repeats some to even out its processes
-        prefixes = self.prefixes
-        asked = {key: passes(*request.args[1:], prefixes=prefixes) for key, request in unique.items()}
-        for one in (one for some in asked.values() for one in some):
-            self.check_length(len(one.tokens) - 1, "span_scores")
-        answers = {key: [(0.0, 0)] * len(request.args[3]) for key, request in unique.items()}
-        for key, one, scores, greedy in self.answered(asked, disable_tqdm):
-            for number, where in one.answers:
-                answers[key][number] = float(scores[where].double().sum()), int(greedy[where].sum())
+        asked: dict[int, list[Asked]] = {id(one): [(tuple(one.args[1]), one.args[2])] for one in requests}
+        for ((text, _),) in asked.values():
+            self.check_length(len(text) - 1, "suffix_scores")
+        answers = {
+            key: (float(scores.double().sum()), int(greedy.sum()))
+            for key, scores, greedy in self.answered(asked, disable_tqdm)
+        }
         return [answers[id(request)] for request in requests]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:

@@ -16,7 +16,6 @@ from hf_posenc.eval.report.phrases import task_title, title
 from hf_posenc.eval.report.remarks import method, remarks, verdict
 from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
 from hf_posenc.eval.results.comparison import Comparison, interval
-from hf_posenc.eval.results.effective_length import shown_metrics
 from hf_posenc.eval.results.ranking import results_of
 
 COLUMNS = (
@@ -114,7 +113,7 @@ def comparison_text(comparison: Comparison) -> str:
     if marks := legend(comparison):
         parts.append(escaped(marks))
     for task in comparison.tasks():
-        metrics = shown_metrics(comparison, task)
+        metrics = comparison.metrics(task)
         parts += [f"## {escaped(task_title(task))} (`{escaped(task)}`)"] if metrics else []
         for table in (table for metric in metrics for table in metric_tables(comparison, task, metric)):
             parts += [escaped(table.caption), markdown_table(table)]

@@ -7,7 +7,6 @@ escape.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +34,9 @@ from hf_posenc.eval.report.phrases import (
 from hf_posenc.eval.report.remarks import method, remarks, verdict
 from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
 from hf_posenc.eval.results.comparison import Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.effective_length import shown_metrics
 from hf_posenc.eval.results.rows import Row
 
 if TYPE_CHECKING:
-    from jinja2 import Template
     from markupsafe import Markup
 
 
@@ -52,8 +49,11 @@ PANELS = (
 
 def page_html(comparison: Comparison) -> str:
     """Render the page as HTML."""
+    from jinja2 import Environment, StrictUndefined
+
     about = comparison.about
-    return html_template(TEMPLATE).render(
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=title(about),
         verdict=verdict(comparison),
         remarks=remarks(comparison),
@@ -68,10 +68,11 @@ def page_html(comparison: Comparison) -> str:
 
 def section(comparison: Comparison, task: str) -> dict[str, Any]:
     """Collect the plots and tables of one task."""
-    metrics, shown = comparison.metrics(task), shown_metrics(comparison, task)
-    swept = [m for m in shown if any(r.length is not None for r in comparison.rows if (r.task, r.metric) == (task, m))]
+    metrics = comparison.metrics(task)
+    with_lengths = {row.metric for row in comparison.rows if row.task == task and row.length is not None}
+    swept = [metric for metric in metrics if metric in with_lengths]
     drawn = [metric for metric in swept if metric != "ppl"][:2]  # perplexity is exp(loss), drawn already
-    deep = shown_metrics(comparison, task, depth=True)
+    deep = comparison.metrics(task, depth=True)
     mapped = [*[m for m in deep if is_share(m)][:1], *[m for m in deep if m == "nll"]]
     return {
         "name": task,
@@ -85,7 +86,7 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
             for metric in drawn
         ],
         "maps": [maps_of_metric(comparison, task, metric) for metric in mapped],
-        "tables": [table for metric in shown for table in tables(comparison, task, metric)],
+        "tables": [table for metric in metrics for table in tables(comparison, task, metric)],
     }
 
 
@@ -140,15 +141,6 @@ def tables(comparison: Comparison, task: str, metric: str) -> list[Table]:
     first, *differences = metric_tables(comparison, task, metric)
     caption = f"{first.caption}. {legend(comparison)}" if differences else first.caption
     return [first._replace(caption=caption), *differences]
-
-
-@lru_cache
-def html_template(file: Path) -> Template:
-    """Load a Jinja template that escapes all values but markup; a name that it uses and does not get is an error."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(file.read_text(encoding="utf-8"))
 
 
 Rows = Mapping[tuple[str, int | None], Row]

@@ -12,11 +12,10 @@ from hf_posenc.eval.results.comparison import SHARES
 NAMES = {
     "nll": "cross-entropy loss", "ppl": "perplexity", "acc": "accuracy", "recall": "token recall",
     "exact_match": "exact match", "exact": "all tokens right", "match": "answer generated", "part": "partial match",
-    "key_nats": "loss of all key tokens", "keys": "key tokens per document", "long_ppl": "LongPPL",
     "gain": "loss saved by having read the passage", "gain_over_other": "loss saved against another passage",
     "prefix_nll": "loss of all tokens so far", "prefix_ppl": "perplexity of all tokens so far",
 }  # fmt: skip
-UNITS = dict.fromkeys(("nll", "prefix_nll", "gain", "gain_over_other"), "nats/token") | {"key_nats": "nats/document"}
+UNITS = dict.fromkeys(("nll", "prefix_nll", "gain", "gain_over_other"), "nats/token")
 
 
 def is_share(metric: str) -> bool:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.catalogue import JOINT, SETTINGS, read_by
-from hf_posenc.eval.report.phrases import metric_name, model_title
-from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.effective_length import Gate, gates, shown_metrics
+from hf_posenc.eval.report.phrases import metric_name
+from hf_posenc.eval.results.comparison import SHARES, Comparison, interval, rows_by_cell
 from hf_posenc.eval.results.paired import Difference, Verdict
 from hf_posenc.eval.results.store import Record
+
+FLOOR = 0.05
+"""Share of answers that an unpatched model must significantly exceed within its trained length."""
 
 
 def remarks(comparison: Comparison) -> list[str]:
@@ -55,7 +57,7 @@ def listed(lengths: Iterable[int]) -> str:
 def without_effect(comparison: Comparison) -> Iterator[str]:
     """Say which schemes change nothing at which lengths, and why where no length asks for an extension."""
     about, sharing, reasons = comparison.about, dict[str, list[str]](), list[str]()
-    reach = about["lengths"][-1] if about.get("factor_per_length") else about.get("longest") or about["lengths"][-1]
+    reach = about.get("longest") or about["lengths"][-1]
     for scheme in about["schemes"]:
         if lengths := scheme.get("without_effect"):
             sharing.setdefault(listed(lengths), []).append(scheme["label"])
@@ -95,8 +97,9 @@ def options_chosen(comparison: Comparison) -> Iterator[str]:
     tuned = comparison.about.get("tuned")
     how = f"for the lowest loss on {names_of(tuned['text'])}" if tuned else "by the comparison"
     for scheme in comparison.about["schemes"]:
-        if scheme.get("chosen"):
-            yield f"{scheme['label']}: options chosen {how}, {chosen_options(scheme['chosen'])}."
+        for options in list(scheme.get("chosen", {}).values())[:1]:  # they are the same at every length
+            chosen = "; ".join(f"{name} {option_text(value)}" for name, value in options.items())
+            yield f"{scheme['label']}: options chosen {how}, {chosen}."
 
 
 def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
@@ -113,40 +116,29 @@ def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def tasks_beyond_the_model(comparison: Comparison) -> Iterator[str]:
-    """Say which tasks a model cannot do at its own length, or for which this is not known."""
-    about = comparison.about
-    carried = {model["name"]: model["scheme"] for model in about.get("models", ())}
-    for gate in gates(about):
-        if gate.reason or not gate.open:
-            yield gate_remark(gate, carried.get(gate.model, about["model_scheme"]))
-
-
-def gate_remark(gate: Gate, carried: str | None) -> str:
-    """Say that a model, under the scheme it may have carried, cannot do a task at its own length, or may not."""
-    where = f"at the trained length, {gate.length:,} tokens,"
-    of = f" ({model_title(gate.model)})" if gate.model else ""
-    model = f"the model as saved, with scheme {carried}" if carried else "the unpatched model"
-    if gate.reason:
-        return f"{gate.task}: whether {model}{of} can do it {where} is not known. {gate.reason}"
-    counted = f"{gate.n:,} document{'' if gate.n == 1 else 's'}"
-    spread = f"95 % interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %" if gate.low < gate.high else "no interval"
-    reached = f"{100 * gate.value:.0f} % {metric_name(gate.metric)} ({spread}, {counted})"
-    return (
-        f"{gate.task}: {where} {model}{of} has {reached}, not significantly above {100 * gate.threshold:g} %. What it "
-        f"cannot do there tells no schemes apart: these shares are left out of the tables, and "
-        "kept in results.csv."
-    )
+    """Say which retrieval tasks an unpatched model cannot do within its trained length, at the longest length there."""
+    for task in comparison.tasks():
+        metric = comparison.metrics(task)[0]
+        rows = rows_by_cell(comparison.rows, task, metric) if metric in SHARES else {}
+        for label in filter(None, dict.fromkeys(map(comparison.baseline_of, comparison.labels))):
+            trained = comparison.trained_length_of(label)
+            within = [row for (name, n), row in rows.items() if name == label and n is not None and n <= trained]
+            for row in within[-1:]:  # lengths are in ascending order
+                low, high = interval(row) or (row.value, row.value)
+                if low <= FLOOR:
+                    yield (
+                        f"{task}: {label} has {100 * row.value:.0f} % {metric_name(metric)} at {row.length:,} tokens "
+                        f"(95 % interval {100 * low:.0f} to {100 * high:.0f} %), not significantly above "
+                        f"{100 * FLOOR:g} %. A task that it cannot do there tells no schemes apart."
+                    )
 
 
 def method(about: Mapping[str, Any]) -> list[str]:
     """Describe how the numbers were measured, in a list of statements."""
     longest = about.get("longest") or about["lengths"][-1]
     patched = (
-        "Refitted per length: every scheme is patched anew for each length with factor = length / trained length, so "
-        "that a column at the trained length is nearly the unscaled model, unless a factor is given for it."
-        if about["factor_per_length"]
-        else f"Every scheme is patched once, for {longest:,} tokens, and measured at all lengths with that factor, "
-        "unless another is given for it."
+        f"Every scheme is patched once, for {longest:,} tokens, and measured at all lengths with that factor, unless "
+        "another is given for it."
     )
     sentences = [
         f"Model: {about['model']}. {trained_lengths(about)} {patched}",
@@ -188,17 +180,6 @@ def names_of(given: str | Sequence[str] | None) -> str:
     return given if isinstance(given, str) else ", ".join(given or ("the standard library",))
 
 
-def chosen_options(chosen: Mapping[str, Mapping[str, Any]]) -> str:
-    """Format options by length: ``granularity 64; multiplier 1 at 256, 2 at 512``."""
-    parts = []
-    for name in dict.fromkeys(name for options in chosen.values() for name in options):
-        values = {length: option_text(options[name]) for length, options in chosen.items() if name in options}
-        same = len(values) == len(chosen) and len(set(values.values())) == 1
-        at = [f"{value} at {int(length):,}" for length, value in values.items()]
-        parts.append(f"{name} {next(iter(values.values())) if same else ', '.join(at)}")
-    return "; ".join(parts)
-
-
 def option_text(value: Any) -> str:
     """Format the value of an option: ``2`` for 2.0."""
     if isinstance(value, list):
@@ -226,7 +207,7 @@ def verdict(comparison: Comparison) -> str:
     """Return the sentence, or one for each model; empty where nothing is compared with a baseline.
 
     The baseline is the chosen reference; else, of each model, its own first line that is unpatched. Each task speaks by
-    its first metric that is shown, and p-values are those of the marks.
+    its first metric, and p-values are those of the marks.
     """
     against = comparison.about.get("against")
     if against is not None:
@@ -246,7 +227,7 @@ def verdict_from(comparison: Comparison, baseline: str, labels: Sequence[str]) -
     ]
     parts = []
     for task in comparison.tasks():
-        metric = next(iter(shown_metrics(comparison, task)), None)
+        metric = next(iter(comparison.metrics(task)), None)
         if found := [one for one in differences if (one.task, one.metric) == (task, metric)]:
             parts.append(f"{task} ({metric_name(found[0].metric)}): {judged(found)}")
     return f"Against {baseline} at {length:,} tokens: {'; '.join(parts)}." if parts else ""

@@ -28,7 +28,6 @@ RULES = (
     "Behind first: mean difference from the first line over the same documents, with its own 95 % interval.",
     "Effective length: as in its table.",
     "Time: of the cell, over that of the unpatched line. It is one run, and rough: hf-posenc bench times in pairs.",
-    "◆: on the Pareto front, as no other line is both faster and better.",
 )
 """How to read the columns of ranks."""
 
@@ -174,7 +173,7 @@ def rank_line(line: Ranked) -> list[str]:
     """The cells of a ranked line."""
     places = NONE if line.first is None else f"{line.first}–{line.last}"
     return [
-        f"{line.scheme} ◆" if line.on_front else line.scheme,
+        line.scheme,
         str(line.first) if line.first is not None and line.first == line.last else places,
         NONE if line.behind is None else signed(line.behind, "+.0f"), format_score(line),
         NONE if line.effective is None else format_length(line.effective),

@@ -19,7 +19,7 @@ LARGEST = 709.0  # of the exponents of float64
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
 GAINS = ("gain", "gain_over_other")
 """Besides shares, metrics of which the highest is the best."""
-PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats", "nll", "recall", "f1", "ppl")
+PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "nll", "recall", "f1", "ppl")
 """Metrics in order of importance: the first that a task has represents it."""
 
 

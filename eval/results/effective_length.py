@@ -8,10 +8,6 @@ Without the unpatched model, the scheme's own loss there takes its place.
 The interval has the longest length at which the whole 95 % interval of the score passes, and the longest at which some
 of it does. That of a loss is the interval of its difference from the reference over the same documents, where their
 scores are known. Lengths between the measured ones are not guessed.
-
-The gate of a retrieval task: can the unpatched model do it at its own trained length? Where it cannot, no scheme can be
-told from another by accuracy at longer lengths. It is open where the lower limit of the 95 % interval of the accuracy
-lies above `THRESHOLD`.
 """
 
 from __future__ import annotations
@@ -22,10 +18,9 @@ from math import log
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.results.comparison import SHARES, Comparison, importance, interval, rows_by_cell
+from hf_posenc.eval.results.comparison import SHARES, Comparison, interval, rows_by_cell
 from hf_posenc.eval.results.paired import paired
 from hf_posenc.eval.results.rows import FEWEST, Row
-from hf_posenc.eval.results.store import Record
 
 RULER = 0.856
 SLACK = log(1.05)
@@ -72,10 +67,10 @@ def effective_length(
     label: str, task: str, metric: str, threshold: float, bounds: Mapping[int, tuple[float, float, float]]
 ) -> EffectiveLength:
     """The effective context length of one scheme, from its score and 95 % interval at all lengths."""
-    sure, possible = (1, 2) if metric in SHARES else (2, 1)
+    sign, sure, possible = (1, 1, 2) if metric in SHARES else (-1, 2, 1)  # of losses, the lowest is the best
 
     def longest(bound: int) -> int:
-        return max((n for n, values in bounds.items() if passes(metric, values[bound], threshold)), default=0)
+        return max((n for n, values in bounds.items() if sign * values[bound] >= sign * threshold), default=0)
 
     return EffectiveLength(label, task, metric, threshold, longest(0), longest(sure), longest(possible))
 
@@ -90,11 +85,6 @@ def loss_bounds(comparison: Comparison, row: Row, reference: Row) -> tuple[float
     return row.value, mean - half, mean + half
 
 
-def passes(metric: str, value: float, threshold: float) -> bool:
-    """Whether a score is at least as good as the threshold."""
-    return value >= threshold if metric in SHARES else value <= threshold
-
-
 def reference_of(comparison: Comparison, rows: Mapping[Any, Row], label: str) -> Row | None:
     """The loss that others are held against: of the unpatched model, else of the scheme, at the trained length.
 
@@ -106,54 +96,3 @@ def reference_of(comparison: Comparison, rows: Mapping[Any, Row], label: str) ->
         if within:
             return rows[reference, max(within)]
     return None
-
-
-THRESHOLD = 0.05
-"""Share of answers that the unpatched model must significantly exceed at its trained length."""
-
-
-@dataclass(frozen=True)
-class Gate:
-    """What the unpatched model reaches on a task at its trained length.
-
-    Attributes:
-        length: trained length, tokens.
-        metric: the share that decides; empty where the task could not be measured.
-        value, low, high: its mean over documents and 95 % interval, 0 … 1; without an interval, the mean three times.
-        open: whether ``low`` exceeds ``threshold``.
-        reason: why it could not be measured.
-    """
-
-    task: str
-    length: int
-    model: str = ""
-    metric: str = ""
-    value: float = 0.0
-    low: float = 0.0
-    high: float = 1.0
-    n: int = 0
-    open: bool = True
-    threshold: float = THRESHOLD
-    reason: str = ""
-
-
-def gate_of(record: Record, length: int, model: str) -> Gate:
-    """The gate that a record of the unpatched model at its trained length gives; open where it has no share."""
-    shares = {r.metric: r for r in record.rows if r.depth is None and r.length == length and r.metric in SHARES}
-    if not shares:
-        return Gate(record.task, length, model, reason=record.reason or "it has no accuracy there.")
-    row = shares[min(shares, key=importance)]
-    low, high = interval(row) or (row.value, row.value)
-    return Gate(record.task, length, model, row.metric, row.value, low, high, row.n, low > THRESHOLD)
-
-
-def gates(about: Mapping[str, Any]) -> list[Gate]:
-    """The gates of a comparison, one for each retrieval task and model."""
-    return [Gate(**gate) for gate in about.get("gates", ())]
-
-
-def shown_metrics(comparison: Comparison, task: str, depth: bool = False) -> list[str]:
-    """The metrics of a task that are worth a table: without its shares where the gates of all models are closed."""
-    found = [gate.open for gate in gates(comparison.about) if gate.task == task]
-    closed = bool(found) and not any(found)
-    return [metric for metric in comparison.metrics(task, depth) if not (closed and metric in SHARES)]

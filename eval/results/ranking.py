@@ -1,11 +1,11 @@
-"""Rank the lines of a comparison: on each task at the longest length, with an interval, a cost and the Pareto front.
+"""Rank the lines of a comparison: on each task at the longest length, with an interval and a cost.
 
     first = 1 + lines that are significantly better        last = lines − lines that are significantly worse
 
 Every pair of lines is compared document by document, and all pairs of a table are corrected together by Holm, so that
 all intervals of the table hold together in 95 %: Mogstad, Romano, Shaikh, Wilhelm 2024, "Inference for Ranks with
 Applications to Mobility across Neighbourhoods and Academic Achievement across Countries", Review of Economic Studies
-91(1), section 3. A line is on the Pareto front if no other is both faster and better, by its mean.
+91(1), section 3.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import Any
 
 from hf_posenc.eval.results.comparison import GAINS, SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths, gates
+from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths
 from hf_posenc.eval.results.paired import LEVEL, Difference, holm, paired
 from hf_posenc.eval.results.rows import DocumentScore
 from hf_posenc.eval.results.store import costs_of
@@ -31,10 +31,9 @@ class Ranked:
         value, low, high: score and its 95 % interval; None without one.
         first, last, of: places that are possible among the lines that are compared; None for a line without a score.
         behind: its difference from the first line over the same documents; None for that, and without a score.
-        effective: None where the metric has no threshold, or the model cannot do the task at its trained length.
+        effective: None where the metric has no threshold.
         time: seconds of the cell over those of the unpatched line; None where there is none.
         cache_per_token: bytes of the KV cache.
-        on_front: whether no other line is both faster and better.
     """
 
     scheme: str
@@ -51,24 +50,18 @@ class Ranked:
     effective: EffectiveLength | None
     time: float | None
     cache_per_token: float | None
-    on_front: bool = False
-
-    @property
-    def worth(self) -> float:
-        """The score as something of which more is better."""
-        value = float("nan") if self.value is None else self.value
-        return value if self.metric in SHARES or self.metric in GAINS else -value
 
     @property
     def place(self) -> tuple[float, float, float]:
         """Sort key: possible places, then the score."""
         if self.first is None or self.last is None or self.value is None:
             return float("inf"), 0.0, 0.0
-        return self.first, self.last, -self.worth
+        more_is_better = self.metric in SHARES or self.metric in GAINS
+        return self.first, self.last, -self.value if more_is_better else self.value
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the time, which differs from run to run."""
-        found = {name: value for name, value in asdict(self).items() if name not in ("time", "on_front")}
+        found = {name: value for name, value in asdict(self).items() if name != "time"}
         if (behind := self.behind) is not None:
             found["behind"] = {"value": behind.difference, "low": behind.low, "high": behind.high}
         if (effective := self.effective) is not None:
@@ -80,13 +73,13 @@ def rankings(comparison: Comparison) -> dict[str, list[Ranked]]:
     """The ranked lines of each task that was measured length by length, first place first; empty without ``rank``."""
     if not comparison.about.get("rank"):
         return {}
-    effective = open_effective_lengths(comparison)
+    effective = {(one.scheme, one.task, one.metric): one for one in effective_lengths(comparison)}
     swept = [task for task in comparison.tasks() if any(r.task == task and r.length for r in comparison.rows)]
     return {task: ranking(comparison, task, comparison.metrics(task)[0], effective) for task in swept}
 
 
 def ranking(
-    comparison: Comparison, task: str, metric: str, effective: Mapping[tuple[str, str], EffectiveLength]
+    comparison: Comparison, task: str, metric: str, effective: Mapping[tuple[str, str, str], EffectiveLength]
 ) -> list[Ranked]:
     """The lines of one task."""
     length = max(comparison.about["lengths"])
@@ -103,14 +96,14 @@ def ranking(
         lines.append(
             Ranked(
                 label, task, metric, length, None if row is None else row.value, *bounds, first, last, len(measured),
-                None, effective.get((label, task)), time_ratio(comparison, label, task, length), 
+                None, effective.get((label, task, metric)), time_ratio(comparison, label, task, length), 
                 costs_of(comparison.done(label)).cache_per_token,
             )
         )  # fmt: skip
     top, *others = sorted(lines, key=lambda line: line.place)
     base = scores[top.scheme] if top.first is not None else []
     behind = [paired(line.scheme, top.scheme, scores[line.scheme], base) for line in others]
-    return with_front([top, *(replace(line, behind=one) for line, one in zip(others, behind, strict=True))])
+    return [top, *(replace(line, behind=one) for line, one in zip(others, behind, strict=True))]
 
 
 def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bool) -> dict[str, tuple[int, int]]:
@@ -137,27 +130,6 @@ def time_ratio(comparison: Comparison, label: str, task: str, length: int) -> fl
     }
     own, base = seconds.get(label), seconds.get(comparison.baseline_of(label) or "")
     return None if own is None or base is None else own / base
-
-
-def with_front(lines: Sequence[Ranked]) -> list[Ranked]:
-    """The lines, marked where no other one is both faster and better."""
-    best, front = float("-inf"), set()
-    timed = [line for line in lines if line.time is not None and line.value is not None]
-    for line in sorted(timed, key=lambda line: (line.time, -line.worth)):
-        if line.worth > best:
-            best = line.worth
-            front.add(line.scheme)
-    return [replace(line, on_front=line.scheme in front) for line in lines]
-
-
-def open_effective_lengths(comparison: Comparison) -> dict[tuple[str, str], EffectiveLength]:
-    """Effective context lengths by label and task, of the metrics that decide and the tasks that the model can do."""
-    closed = {gate.task for gate in gates(comparison.about) if not gate.open}
-    return {
-        (one.scheme, one.task): one
-        for one in effective_lengths(comparison)
-        if one.task not in closed and one.metric == comparison.metrics(one.task)[0]
-    }
 
 
 def results_of(comparison: Comparison) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class LengthSweep(ConfigurableTask):
         """Arguments of the requests of a document, in the order of the cells.
 
         Those of ``loglikelihood`` are context and target, two texts. Together they have at most the cell's length in
-        tokens, special ones included (`count`); more than the model's ``max_length`` is refused. `SpanTask` asks by
+        tokens, special ones included (`count`); more than the model's ``max_length`` is refused. `TokenTask` asks by
         token ids, of an exact length.
         """
         raise NotImplementedError
@@ -225,7 +225,7 @@ def named_scores(cells: Sequence[Cell], scores: Sequence[Mapping[str, Any]]) -> 
             by_length.setdefault(metric_name(metric, length), []).append(value)
             if depth is not None:
                 deep[metric_name(metric, length, depth)] = value
-    return deep | {name: some[0] if len(some) == 1 else mean(some) for name, some in by_length.items()}
+    return deep | {name: mean(some) for name, some in by_length.items()}
 
 
 def tokenizer_of(metadata: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
 from hf_posenc.eval.tasks.base import Doc, Metric
-from hf_posenc.eval.tasks.perplexity import SpanTask
+from hf_posenc.eval.tasks.perplexity import TokenTask
 from hf_posenc.eval.tasks.sweep import Count, TaskOptions
 from hf_posenc.eval.texts.windows import check_room
 
@@ -29,7 +29,7 @@ ROWS = 3
 """Requests of a document of copy gain at each length: repeated, other, none."""
 
 
-class StringTask(SpanTask):
+class StringTask(TokenTask):
     """A task with a string of tokens in every cell, whose last tokens are scored."""
 
     Options = TaskOptions.plus(alphabet=(Count, 1000))
@@ -61,9 +61,8 @@ class StringTask(SpanTask):
         check_room([self.room(length) // 2 + 1 for length in self.sweep.lengths], self.sweep.scored)
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """The string of every cell, and the span of its scored tokens."""
-        scored = doc["scored"]
-        return [(doc["name"], self.front, row, [(0, len(row) - scored, len(row))]) for row in doc["rows"]]
+        """The string of every cell, and how many of its last tokens are scored."""
+        return [(doc["name"], [*self.front, *row], doc["scored"]) for row in doc["rows"]]
 
 
 class CopyTask(StringTask):
@@ -82,8 +81,7 @@ class CopyTask(StringTask):
         """Metric values at every length."""
         scored = doc["scored"]
         return [
-            {"acc": hits / scored, "exact": float(hits == scored), "nll": -score / scored}
-            for ((score, hits),) in results
+            {"acc": hits / scored, "exact": float(hits == scored), "nll": -score / scored} for score, hits in results
         ]
 
 
@@ -102,7 +100,7 @@ class InductionTask(StringTask):
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Metric values in every cell."""
-        return [{"acc": float(hits), "nll": -score} for ((score, hits),) in results]
+        return [{"acc": float(hits), "nll": -score} for score, hits in results]
 
 
 class CopyGainTask(StringTask):
@@ -124,7 +122,7 @@ class CopyGainTask(StringTask):
     def documents(self) -> list[Doc]:
         """Windows of the text, each with the passage of another window as control."""
         self.check_room_twice()
-        found = SpanTask.documents(self)
+        found = TokenTask.documents(self)
         if len(found) < 2:
             raise TaskOptionOutOfRange(
                 f"{self.name} compares the passages of two windows, got {len(found)} window. Ask for 2 samples or more."
@@ -133,7 +131,7 @@ class CopyGainTask(StringTask):
         return [doc | {"other": passages[(number + len(found) // 2) % len(found)]} for number, doc in enumerate(found)]
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """The texts of every length, and the span of the passage at their end."""
+        """The texts of every length, and how long the passage at their end is."""
         rows = [row for length in self.sweep.lengths for row in self.rows(doc, length)]
         return super().arguments({"name": doc["name"], "rows": rows, "scored": self.sweep.scored})
 
@@ -145,7 +143,7 @@ class CopyGainTask(StringTask):
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Differences of loss and the loss of the second occurrence, at every length."""
-        losses = [-score / self.sweep.scored for ((score, _),) in results]
+        losses = [-score / self.sweep.scored for score, _ in results]
         return [
             {"gain": none - repeated, "gain_over_other": other - repeated, "nll": repeated}
             for repeated, other, none in zip(*(losses[row::ROWS] for row in range(ROWS)), strict=True)

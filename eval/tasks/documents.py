@@ -15,9 +15,8 @@ from collections.abc import Sequence
 
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.lm.spans import Span
 from hf_posenc.eval.tasks.base import Doc
-from hf_posenc.eval.tasks.perplexity import SpanTask
+from hf_posenc.eval.tasks.perplexity import TokenTask
 from hf_posenc.eval.tasks.sweep import TaskOptions
 from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
 from hf_posenc.eval.texts.windows import check_room
@@ -27,7 +26,7 @@ from hf_posenc.texts import Document
 log = logging.getLogger(__name__)
 
 
-class DocsTask(SpanTask):
+class DocsTask(TokenTask):
     """Loss of the last tokens of windows of documents, at every length."""
 
     Options = TaskOptions.plus(from_start=(bool, False))
@@ -79,8 +78,3 @@ class DocsTask(SpanTask):
         ids = self.tokenizer(document.content, add_special_tokens=False, verbose=False)["input_ids"]
         check_known(self.tokenizer, ids)
         return tuple(ids)
-
-    def spans(self) -> list[list[Span]]:
-        """The target after as much context as each length has room for."""
-        size, first = self.size(), self.size() - self.sweep.scored
-        return [[(size - length + len(self.front), first, size)] for length in self.sweep.lengths]

@@ -1,41 +1,32 @@
-"""lm-eval tasks that score spans of tokens: loss by position, in a sliding window, and of key tokens.
+"""lm-eval tasks on token ids: loss by position, and on the windows of a fine-tuning run.
 
 posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of a text after all of it before
-posenc_sliding_ppl        [… context … ▏stride]         every token once, with length − stride … length tokens before it
 
-posenc_key_tokens     [… context … ▏scored]         of the tokens that long context helps alone: LongPPL,
-                                                    Fang et al. 2024, arXiv:2410.23771
-
-All use token ids, so that no text is re-tokenised, and request types of our own: the language model chooses the number
-of forward passes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's own begin token, if there is one.
+No text is re-tokenised. Requests are of a type of our own, and the language model scores those of one text in one
+forward pass where it can, see `hf_posenc.eval.lm.scorer`. A window starts with the tokenizer's own begin token, if it
+has one.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
 
-from annotated_types import Interval
 from lm_eval.api.metrics import mean
 
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.lm.spans import Span, front_of
-from hf_posenc.eval.tasks.base import LOSS, Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
-from hf_posenc.eval.tasks.sweep import Count, TaskOptions
+from hf_posenc.eval.lm.prefixes import front_of
+from hf_posenc.eval.tasks.base import LOSS, Doc, PerplexityTask, loss_and_perplexity, perplexity
 from hf_posenc.eval.texts.held_out import HeldOutText
 from hf_posenc.eval.texts.windows import check_room
 
-ITSELF = "the unpatched model"
-"""The evaluator of key tokens by default."""
 
+class TokenTask(PerplexityTask):
+    """Loss of the last tokens of rows of token ids, with one request for each length."""
 
-class SpanTask(LengthSweep):
-    """A task whose documents are token ids and whose requests are spans of them, one or more per length."""
-
-    request_type = "span_scores"
-    metrics = LOSS
+    request_type = "suffix_scores"
 
     def documents(self) -> list[Doc]:
         """Stretches of tokens from all parts of the text."""
@@ -49,34 +40,18 @@ class SpanTask(LengthSweep):
         """Tokens of a document: as many as fit the longest length, begin token included."""
         return self.sweep.longest - len(self.front)
 
-    def spans(self) -> list[list[Span]]:
-        """The spans to score, for each length; the same for every document."""
-        raise NotImplementedError
-
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """One request per document, so that one forward pass can score all lengths."""
-        every = [span for spans in self.spans() for span in spans]
-        return [(doc["name"], self.front, doc["ids"], every)]
+        """The last tokens after as much context as each length has room for."""
+        front, scored = self.front, self.sweep.scored
+        return [(doc["name"], [*front, *doc["ids"][len(front) - length :]], scored) for length in self.sweep.lengths]
 
     @property
     def front(self) -> list[int]:
         """Special tokens before every text."""
         return front_of(self.tokenizer)
 
-    def losses(self, results: Sequence[Any]) -> list[list[float]]:
-        """The loss of every span of a document, for each length; nats."""
-        answers = iter(results[0])
-        return [[-next(answers)[0] for _ in spans] for spans in self.spans()]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
-        """Loss of all tokens of the spans of a length, nats/token."""
-        sizes = [sum(end - first for _, first, end in spans) for spans in self.spans()]
-        return [
-            loss_and_perplexity(sum(losses) / size) for losses, size in zip(self.losses(results), sizes, strict=True)
-        ]
-
-
-class HeldOutTask(SpanTask):
+class HeldOutTask(TokenTask):
     """Loss on the windows that a fine-tuning run measured: its last held-out losses, on the model that it wrote."""
 
     front: ClassVar[list[int]] = []  # as in training, where rows of tokens begin anywhere
@@ -99,13 +74,8 @@ class HeldOutTask(SpanTask):
             for number, end in enumerate(windows.ends)
         ]
 
-    def spans(self) -> list[list[Span]]:
-        """The last tokens, after the context of each length."""
-        end = self.sweep.longest
-        return [[(end - length, end - self.sweep.scored, end)] for length in self.sweep.lengths]
 
-
-class TokenLossTask(SpanTask):
+class TokenLossTask(TokenTask):
     """Loss by position: at length L of the tokens between the length before and L, and of all tokens up to L.
 
     ``nll_L512`` is that of the stretch that ends there, ``prefix_nll_L512`` that of a text of 512 tokens as a whole.
@@ -113,118 +83,26 @@ class TokenLossTask(SpanTask):
 
     metrics = LOSS | {"prefix_nll": (mean, False), "prefix_ppl": (perplexity, False)}
 
-    def spans(self) -> list[list[Span]]:
-        """The last stretch of each length, and all of it; a token without any before it is not scored."""
-        lengths = [length - len(self.front) for length in self.sweep.lengths]
+    def stretches(self) -> list[tuple[int, int]]:
+        """First token and end of the stretch of each length; a token without any before it is not scored."""
+        ends = [length - len(self.front) for length in self.sweep.lengths]
         first = 0 if self.front else 1
-        if lengths[0] <= first:
+        if ends[0] <= first:
             raise LengthTooShort(
                 f"A length of {self.sweep.lengths[0]} tokens has nothing to score after the first. Ask for longer ones."
             )
-        return [
-            [(0, max(before, first), end), (0, first, end)] for before, end in zip([0, *lengths], lengths, strict=False)
-        ]
+        return list(pairwise([first, *ends]))
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """The stretch of each length after all tokens before it."""
+        return [(doc["name"], [*self.front, *doc["ids"][:end]], end - begin) for begin, end in self.stretches()]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats/token."""
-        found = []
-        for losses, spans in zip(self.losses(results), self.spans(), strict=True):
-            stretch, prefix = (loss / (end - first) for loss, (_, first, end) in zip(losses, spans, strict=True))
-            found.append(loss_and_perplexity(stretch) | {"prefix_nll": prefix, "prefix_ppl": prefix})
+        found, total, stretches = [], 0.0, self.stretches()
+        for (score, _), (begin, end) in zip(results, stretches, strict=True):
+            total -= score
+            prefix = total / (end - stretches[0][0])
+            losses = loss_and_perplexity(-score / (end - begin))
+            found.append(losses | {"prefix_nll": prefix, "prefix_ppl": prefix})
         return found
-
-
-class SlidingTask(SpanTask):
-    """Loss of a stretch of text under a window that moves on by a stride; every token is scored once.
-
-    The stretch comes after ``longest`` tokens, so that every length scores the same tokens with a full window. With
-    ``from_start`` it is the beginning of the text, and the first window scores all its tokens, as in
-    Press, Smith, Lewis 2021, arXiv:2108.12409, appendix B. By default a ``stretch`` is four strides.
-    """
-
-    Options = TaskOptions.plus(stride=(Count, 256), stretch=(Count, 1), from_start=(bool, False))
-
-    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """A stretch of four strides."""
-        return {"stretch": 4 * self.Options.of(metadata).model_dump()["stride"]}
-
-    @property
-    def target(self) -> tuple[int, int]:
-        """First scored token, and end."""
-        earliest = 0 if self.front else 1
-        first = earliest if self.options.from_start else self.sweep.longest - self.options.stride
-        return first, first + self.options.stretch
-
-    def size(self) -> int:
-        """Tokens of a document that any length uses."""
-        return self.target[1]
-
-    def spans(self) -> list[list[Span]]:
-        """The windows of each length."""
-        return [slid(*self.target, length - len(self.front), self.options.stride) for length in self.sweep.lengths]
-
-
-def slid(first: int, last: int, length: int, stride: int) -> list[Span]:
-    """Windows of at most ``length`` tokens that score the tokens from ``first`` to ``last`` once each, in order."""
-    if length <= stride:
-        raise LengthTooShort(
-            f"A window of {length} tokens has no room for context before {stride} scored ones. "
-            "Ask for longer lengths, or a shorter stride."
-        )
-    found = []
-    scored, end = first, min(last, max(first + stride, length))
-    while scored < last:
-        found.append((max(0, end - length), scored, end))
-        scored, end = end, min(last, end + stride)
-    return found
-
-
-def per_token(pairs: Sequence[tuple[float, int]]) -> float:
-    """Loss of all key tokens over their number; 0 where there is none."""
-    return sum(loss for loss, _ in pairs) / max(1, sum(count for _, count in pairs))
-
-
-def long_perplexity(pairs: Sequence[tuple[float, int]]) -> float:
-    """Exponential of `per_token`."""
-    return math.exp(per_token(pairs))
-
-
-class KeyTokensTask(SpanTask):
-    """Loss of the tokens that long context helps, after longer and longer context (LongPPL's key tokens).
-
-    Most tokens are predicted from the last few before them, and their loss hides what a scheme does to the rest. Which
-    tokens count is chosen once by the unpatched model at its trained length, see `hf_posenc.eval.lm.key_tokens`. Theirs
-    is an evaluator of 8B parameters on 32k tokens; numbers are comparable with each other on one model and text.
-
-    ``key_nats`` is a document's summed loss, so that documents without key tokens, 0, can be paired as well; ``nll``
-    and ``long_ppl`` divide by the number of all key tokens.
-    """
-
-    request_type = "key_token_scores"
-    Options = TaskOptions.plus(
-        short=(Count, 16), evaluator=(str, ITSELF),
-        gain=(Annotated[float, Interval(ge=-1e3, le=1e3)], 2.0),
-        likelihood=(Annotated[float, Interval(ge=-1e3, le=0)], -2.0),
-    )  # fmt: skip
-    metrics: ClassVar[dict[str, Metric]] = {
-        "key_nats": (mean, False), "nll": (per_token, False), "long_ppl": (long_perplexity, False), "keys": (mean, True)
-    }  # fmt: skip
-
-    def documents(self) -> list[Doc]:
-        """Windows of the text."""
-        check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
-        return super().documents()
-
-    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """The text and how tokens are chosen, at every length."""
-        options, scored = self.options, self.sweep.scored
-        evaluator = "" if options.evaluator == ITSELF else options.evaluator
-        choice = (options.short, options.gain, options.likelihood, evaluator)
-        return [(doc["name"], self.front, doc["ids"], length, scored, *choice) for length in self.sweep.lengths]
-
-    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, Any]]:
-        """Summed loss and number of key tokens, at every length."""
-        return [
-            {"key_nats": -score, "keys": float(count), "nll": (-score, count), "long_ppl": (-score, count)}
-            for score, count in results
-        ]

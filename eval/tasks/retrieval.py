@@ -21,7 +21,7 @@ from lm_eval.api.metrics import mean
 from hf_posenc.eval.errors import TokenizerTooPoor
 from hf_posenc.eval.tasks.base import Cell, Doc, LengthSweep, Metric, named_scores
 from hf_posenc.eval.tasks.sweep import TaskOptions
-from hf_posenc.eval.texts.haystack import Exercise, most_units
+from hf_posenc.eval.texts.haystack import Notes, most_units
 
 Marks = dict[str, list[float]]
 
@@ -42,7 +42,7 @@ class RetrievalTask(LengthSweep):
 
     deep = True
     Options: ClassVar[type[TaskOptions]] = RetrievalOptions
-    make: ClassVar[Callable[..., Exercise]]
+    make: ClassVar[Callable[..., Notes]]
     """Makes an exercise of a seed, a depth if the task has one, and its own options."""
     made_of_text: ClassVar[bool] = False
     """Whether filler is made of the user's text, where one is given."""
@@ -57,7 +57,7 @@ class RetrievalTask(LengthSweep):
         super().__init__(config)
         self.OUTPUT_TYPE = self.request_type  # what lm-eval evens out over processes
 
-    def exercise(self, seed: str, depth: float) -> Exercise:
+    def exercise(self, seed: str, depth: float) -> Notes:
         """The exercise of a sample; ``depth`` is 0 where the task is not `deep`."""
         options = self.options.model_dump(exclude={"scoring"})
         if self.made_of_text:
@@ -81,7 +81,7 @@ class RetrievalTask(LengthSweep):
             "pinned": [exercises[depth].pinned for _, depth in self.cells()], "written": written,
         }  # fmt: skip
 
-    def fitted(self, exercise: Exercise, length: int, written: int) -> str:
+    def fitted(self, exercise: Notes, length: int, written: int) -> str:
         """The longest prompt that leaves room for its answer."""
         endings = [""] if self.generates else ["".join(parts) for parts in opened(exercise.answers)]
         shortest = exercise.prompt(0)

@@ -13,7 +13,7 @@ from annotated_types import Interval
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.tasks.retrieval import RetrievalOptions, RetrievalTask
 from hf_posenc.eval.tasks.sweep import Few
-from hf_posenc.eval.texts.haystack import OWN_TEXT, Exercise
+from hf_posenc.eval.texts.haystack import OWN_TEXT, Notes
 from hf_posenc.eval.texts.needles import Niah
 from hf_posenc.eval.texts.ruler import CommonWords, FrequentWords, Questions, VariableTracking
 
@@ -35,7 +35,7 @@ class HaystackTask(RetrievalTask):
         """The user's text as a haystack."""
         return {"haystack": OWN_TEXT} if self.own_sentences else {}
 
-    def exercise(self, seed: str, depth: float) -> Exercise:
+    def exercise(self, seed: str, depth: float) -> Notes:
         """The exercise of a sample, in the haystack."""
         if self.reads_text and not self.own_sentences:
             raise TaskOptionOutOfRange("haystack is 'text', and no text is given. Pass one, or another haystack.")
@@ -83,7 +83,7 @@ class CommonWordsTask(RetrievalTask):
     Options = RetrievalOptions.plus(common_words=(Few, 5), often=(Few, 10), rarely=(Few, 1))
     make = CommonWords
 
-    def exercise(self, seed: str, depth: float) -> Exercise:
+    def exercise(self, seed: str, depth: float) -> Notes:
         """A list with common words."""
         often, rarely = self.options.often, self.options.rarely
         if often <= rarely:

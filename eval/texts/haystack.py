@@ -17,7 +17,6 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
-from typing import Protocol
 
 from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
 
@@ -100,21 +99,6 @@ def sentence(rng: random.Random) -> str:
     parts: Sequence[Sequence[str]] = (HOW, WHO, DID, WHERE, WHEN)
     how, who, did, where, when = (rng.choice(part) for part in parts)
     return f"The {how} {who} {did} {where} {when}."
-
-
-class Exercise(Protocol):
-    """A question about fixed answers, hidden in any amount of filler."""
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """The right answers, in order."""
-
-    @property
-    def pinned(self) -> int:
-        """Index of the answer at the requested depth."""
-
-    def prompt(self, units: int) -> str:
-        """The prompt with ``units`` units of filler."""
 
 
 class Notes:

@@ -12,7 +12,7 @@ from hf_posenc.checkpoints.held_out_texts import measured_run
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.errors import BadComparison, shown
-from hf_posenc.eval.catalogue import read_by, without_groups
+from hf_posenc.eval.catalogue import read_by
 from hf_posenc.eval.settings import Measurement
 from hf_posenc.eval.texts.measured_text import HELD_OUT, MeasuredText, module_text
 from hf_posenc.texts import Document, TextSource
@@ -55,7 +55,7 @@ def with_held_out(settings: Own, models: Iterable[Any]) -> Own:
 
     They are unchanged where a text is named, no model is of a run, or no task reads a text.
     """
-    if settings.text is not None or (settings.tasks and not read_by("text", without_groups(settings.tasks))):
+    if settings.text is not None or (settings.tasks and not read_by("text", settings.tasks)):
         return settings
     runs = dict.fromkeys(folder for model in models if (folder := measured_run(model)) is not None)
     texts = {folder: HeldOutText.of_run(folder) for folder in runs}

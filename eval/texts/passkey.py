@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from hf_posenc.eval.texts.haystack import FILLER, most_units
+from hf_posenc.eval.texts.haystack import FILLER, Notes, most_units, repeated
 
 FRAME = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
@@ -35,24 +35,23 @@ def answer(key: str) -> str:
     return f" {key}"
 
 
-def sentences(count: int, filler: Sequence[str] = FILLER) -> str:
-    """The first ``count`` filler sentences, repeated in order, each with a space after it."""
-    return "".join(f"{filler[i % len(filler)]} " for i in range(count))
+class Passkey(Notes):
+    """One key at a depth, among filler sentences that begin anew behind it."""
 
+    intro, question = FRAME, QUESTION
 
-def compose(key: str, before: int, after: int, filler: Sequence[str] = FILLER) -> str:
-    """The prompt with ``before`` filler sentences ahead of the needle and ``after`` behind it."""
-    hidden = f"{sentences(before, filler)}{NEEDLE.format(key=key)} {sentences(after, filler)}"
-    return f"{FRAME}{hidden.rstrip()}{QUESTION}"
+    def __init__(self, key: str, depth: float, filler: Sequence[str] = FILLER) -> None:
+        self.depth, self.needle, self.filler = depth, NEEDLE.format(key=key), repeated(filler)
+        self.answers = (key,)
+
+    def prompt(self, units: int) -> str:
+        """The prompt with ``units`` sentences of filler."""
+        before = round(self.depth * units)
+        hidden = [*self.filler.first(before), self.needle, *self.filler.first(units - before)]
+        return f"{self.intro}{' '.join(hidden)}{self.question}"
 
 
 def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, filler: Sequence[str] = FILLER) -> str:
-    """The longest passkey prompt that, with its answer, have at most ``length`` tokens."""
-
-    def tokens(sentence_count: int) -> int:
-        before = round(depth * sentence_count)
-        return count_tokens(compose(key, before, sentence_count - before, filler) + answer(key))
-
-    count = most_units(tokens, length, "passkey")
-    before = round(depth * count)
-    return compose(key, before, count - before, filler)
+    """The longest passkey prompt that, with its answer, has at most ``length`` tokens."""
+    made = Passkey(key, depth, filler)
+    return made.prompt(most_units(lambda units: count_tokens(made.prompt(units) + answer(key)), length, "passkey"))

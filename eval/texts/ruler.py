@@ -76,7 +76,7 @@ class VariableTracking(Notes):
         self.filler = filler(haystack, random.Random(f"{seed}-filler"), others, sentences)
 
 
-class CommonWords:
+class CommonWords(Notes):
     """One set of common words, in a list of any size.
 
     Args:
@@ -84,8 +84,6 @@ class CommonWords:
         often: how often each of them comes.
         rarely: how often every other word comes; a unit of filler is one such word.
     """
-
-    pinned = 0
 
     def __init__(self, seed: str, *, common_words: int = 5, often: int = 10, rarely: int = 1) -> None:
         self.seed, self.often, self.rarely = seed, often, rarely
@@ -106,10 +104,8 @@ class CommonWords:
         return f"{LIST_INTRO}{' '.join(entries)}{COMMON.format(count=count)}"
 
 
-class FrequentWords:
+class FrequentWords(Notes):
     """One ranking of words, in a text of any size."""
-
-    pinned = 0
 
     def __init__(self, seed: str, *, frequent_words: int = 3, zipf: float = 2.0) -> None:
         self.seed, self.zipf = seed, zipf

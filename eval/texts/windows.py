@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from hf_posenc.eval.errors import CannotCut, LengthTooShort
-from hf_posenc.eval.lm.spans import opened
+from hf_posenc.eval.lm.prefixes import opened
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, distinct
 from hf_posenc.patching.weights import check_known

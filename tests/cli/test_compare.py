@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_arguments_become_settings(call: Callable, asked: dict[str, Any]) -> None:
     words = ("-l", "256,512", "-l", "1k", "--tasks", "posenc_ppl,posenc_passkey", "--against", "self_extend")
-    more = ("longest=2048", "depths=[0,1]", "factor_per_length=true", "question_tokens=200")
+    more = ("longest=2048", "depths=[0,1]", "question_tokens=200")
     answer = call(*WORDS, *words, "--out", "o", "--json", *(word for one in more for word in ("--set", one)))
     assert answer.code == 0, answer.err
     assert asked["schemes"] == "unpatched,yarn:beta_fast=16,ramp=dim,self_extend"
@@ -53,7 +53,6 @@ def test_arguments_become_settings(call: Callable, asked: dict[str, Any]) -> Non
     assert settings.lengths == (256, 512, 1024)
     assert settings.tasks == ("posenc_ppl", "posenc_passkey")
     assert (settings.depths, settings.longest, settings.against) == ((0.0, 1.0), 2048, "self_extend")
-    assert settings.factor_per_length is True
     assert settings.options == {"question_tokens": 200}
     (model,) = asked["models"]
     assert model.shown_name == "starter:llama"

@@ -42,7 +42,7 @@ USAGE: list[tuple[list[str], str]] = [
     ([*CHECK, "-o", "beta_fst=3"], "beta_fast"),
     ([*EVAL, "-o", "beta_fast=3"], "--scheme"),
     ([*EVAL, "-t", "posenc_pl"], "posenc_ppl"),
-    ([*EVAL, "-t", "./x.yaml"], "--trust-tasks"),
+    ([*EVAL, "-t", "./x.yaml"], "no task './x.yaml'"),
     ([*EVAL, "--dtype", "float3"], "'float3'"),
     ([*EVAL, "--text", "absent.txt"], "absent.txt"),
     ([*EVAL, "-l", "256", "--text", "PIPE"], "pipe"),

@@ -42,7 +42,7 @@ def byte_level(*, framed: bool) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
     )
-    bpe.train_from_iterator([passkey.compose("12345", 10, 10)] * 20 + [module_text("bisect")], trainer)
+    bpe.train_from_iterator([passkey.Passkey("12345", 0.5).prompt(20)] * 20 + [module_text("bisect")], trainer)
     if framed:
         bpe.post_processor = processors.TemplateProcessing(
             single="<cls> $A <sep>", special_tokens=[(name, bpe.token_to_id(name)) for name in ("<cls>", "<sep>")]

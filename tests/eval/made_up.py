@@ -17,7 +17,7 @@ def made_up(records: list[Record], **about: Any) -> Comparison:
     ]
     usual = {
         "model": "m", "model_scheme": None, "trained_length": 256, "schemes": schemes, "samples": 16, "scored": 64,
-        "keys": 8, "seed": 0, "limit": None, "text": None, "factor_per_length": False, "command": None, "digests": {},
+        "keys": 8, "seed": 0, "limit": None, "text": None, "command": None, "digests": {},
         "versions": {"python": "3.11"}, "tasks": list(dict.fromkeys(record.task for record in records)),
         "lengths": list(dict.fromkeys(record.length for record in records)), "depths": [0.0, 0.5, 1.0],
     }  # fmt: skip

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.lm.spans import (
+from hf_posenc.eval.lm.prefixes import (
     closing_of,
     frame_of,
     front_of,
@@ -25,11 +25,10 @@ from hf_posenc.eval.lm.spans import (
 from .conftest import SPECIAL, TRAINED, framing
 
 LENGTH = 2 * TRAINED
-EXACT = {"posenc_token_nll", "posenc_sliding_ppl", "posenc_docs"}  # made of tokens; the others of whole texts
+EXACT = {"posenc_token_nll", "posenc_docs"}  # made of tokens; the others of whole texts
 LOSSES = EXACT | {"posenc_ppl"}  # the others hide needles in filler of their own, whose sentences are short
 TASKS: dict[str, dict[str, Any]] = {
     "posenc_ppl": {}, "posenc_passkey": {}, "posenc_token_nll": {}, "posenc_docs": {}, "posenc_niah_single": {},
-    "posenc_sliding_ppl": {"stride": 32, "stretch": 80},
 }  # fmt: skip
 
 

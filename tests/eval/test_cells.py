@@ -33,10 +33,10 @@ OPTIONS: dict[str, Any] = {"longest": 4 * TRAINED, "samples": 2}
 class AsGiven(Measuring):
     """Nothing is looked up in a model."""
 
-    def fit(self, entry: Entry, reach: int) -> Entry:
+    def fit(self, entry: Entry) -> Entry:
         return entry
 
-    def computes(self, entry: Entry, reach: int) -> dict[str, Any]:
+    def computes(self, entry: Entry) -> dict[str, Any]:
         return {}
 
 
@@ -60,7 +60,6 @@ def test_a_key_covers_every_setting_that_changes_a_number() -> None:
         key(of({"samples": 3})),
         key(of({"limit": 2})),
         key(of({"longest": 8 * TRAINED})),
-        key(of({"factor_per_length": True})),
         key(of(model_args={"dtype": "bfloat16"})),
         key(of(identity={"model": "c", "text": "b"})),
         key(of(identity={"model": "a", "text": "c"})),
@@ -78,24 +77,17 @@ def test_a_key_covers_every_setting_that_changes_a_number() -> None:
 def test_a_key_covers_nothing_else() -> None:
     assert key(entry=Entry("another label", "yarn")) == key()
     assert key(entry=Entry("linear", "linear")) == key(entry=Entry("pi", "pi"))
-    plain = Entry("unpatched", None)
-    assert key(of({"factor_per_length": True}), plain) == key(entry=plain)  # nothing is patched
 
 
-@pytest.mark.parametrize(
-    ("factor_per_length", "options", "target"),
-    [(True, {}, 2 * TRAINED), (False, {}, 4 * TRAINED), (True, {"factor": 3.0}, 3 * TRAINED)],
-)
-def test_a_model_is_patched_for_its_cell_alone(
-    llama, factor_per_length: bool, options: dict[str, Any], target: int
-) -> None:
-    own = of({"factor_per_length": factor_per_length}, llama)
+@pytest.mark.parametrize(("options", "target"), [({}, 4 * TRAINED), ({"factor": 3.0}, 3 * TRAINED)])
+def test_a_model_is_patched_for_its_cell_alone(llama, options: dict[str, Any], target: int) -> None:
+    own = of({}, llama)
     with patched(own, own.cell(Entry("yarn", "yarn", options), "posenc_ppl", (2 * TRAINED,))):
         assert describe(llama).target_length == target
     assert not is_patched(llama)
-    with patched(own, own.cell(Entry("yarn", "yarn"), "posenc_ppl", (TRAINED // 2,))):
-        least = TRAINED if factor_per_length else 4 * TRAINED  # never less than was trained
-        assert describe(llama).target_length == least
+    short = of({"longest": 64}, llama)
+    with patched(short, short.cell(Entry("yarn", "yarn"), "posenc_ppl", (64,))):
+        assert describe(llama).target_length == TRAINED  # never less than was trained
     with pytest.raises(ZeroDivisionError), patched(own, own.cell(YARN, "t", (64,))):
         raise ZeroDivisionError
     assert not is_patched(llama)
@@ -135,7 +127,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
     monkeypatch.setattr(measuring, "evaluate", evaluate)
     monkeypatch.setattr(measuring, "costs_since", lambda *_, **__: None)
     own = of(model=torch.nn.Linear(1, 1))
-    return measure_cell(own, own.cell(YARN, "posenc_ppl", (64,)), lambda *_: None)
+    return measure_cell(own, own.cell(YARN, "posenc_ppl", (64,)), lambda *_: None, "")
 
 
 def test_states_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,11 @@ def test_copies_are_copies(llama, tokenizer) -> None:
     for number, length in enumerate(LENGTHS):
         hits, exact = [], []
         for sample in evaluation.raw["samples"]["posenc_copy"]:
-            _, front, ids, spans = sample["arguments"][number]
+            _, ids, scored = sample["arguments"][number]
             half = length // 2
-            assert (front, len(ids), spans) == ([], 2 * half, [(0, 2 * half - 8, 2 * half)])
+            assert (len(ids), scored) == (2 * half, 8)
             assert ids[:half] == ids[half:]
-            assert ids[-8:] == sample["arguments"][-1][2][-8:]  # the same targets at every length
+            assert ids[-8:] == sample["arguments"][-1][1][-8:]  # the same targets at every length
             assert not set(ids) & set(tokenizer.all_special_ids)
             guess = llama(torch.tensor([ids])).logits[0].argmax(-1)[-9:-1].tolist()
             hits.append(sum(a == b for a, b in zip(guess, ids[-8:], strict=True)) / 8)
@@ -43,9 +43,9 @@ def test_pairs_occur_once_at_their_depth(llama, tokenizer) -> None:
     evaluation = evaluate(llama, tokenizer, tasks=["posenc_induction"], **SMALL)
     cells = [(length, depth) for length in LENGTHS for depth in DEPTHS]
     for sample in evaluation.raw["samples"]["posenc_induction"]:
-        last = sample["arguments"][0][2][-2:]
-        for (length, depth), (_, _, ids, spans) in zip(cells, sample["arguments"], strict=True):
-            assert (len(ids), spans) == (length, [(0, length - 1, length)])
+        last = sample["arguments"][0][1][-2:]
+        for (length, depth), (_, ids, scored) in zip(cells, sample["arguments"], strict=True):
+            assert (len(ids), scored) == (length, 1)
             assert ids[-2:] == last  # the same pair everywhere
             first, second = (i for i, token in enumerate(ids) if token == last[0])
             assert ids[first + 1] == last[1]

@@ -149,10 +149,10 @@ def test_noise_of_the_last_digits_changes_nothing() -> None:
 
 def test_terms_are_those_of_the_patched_model(llama) -> None:
     """The schemes that a key is made of are those that patching puts in."""
-    own = measuring(llama)
+    own = measuring(llama, longest=4 * TRAINED)
     for name in ("yarn", "rerope", "dynamic_ntk", "alibi"):
         entry = Entry(name, name)
-        key = terms_digest(own.built(entry, 4 * TRAINED)[:1])
+        key = terms_digest(own.built(entry)[:1])
         patch_model(llama, name, target_length=4 * TRAINED)
         part = next(module for module in llama.modules() if isinstance(module, Scheme))
         assert terms_digest([part]) == key, name
@@ -160,6 +160,6 @@ def test_terms_are_those_of_the_patched_model(llama) -> None:
 
 
 def test_a_carried_scheme_counts(llama) -> None:
-    bare = measuring(llama).computes(Entry("unpatched", None), TRAINED)
+    bare = measuring(llama).computes(Entry("unpatched", None))
     patch_model(llama, "yarn", factor=2)
-    assert measuring(llama).computes(Entry("unpatched", None), TRAINED) != bare
+    assert measuring(llama).computes(Entry("unpatched", None)) != bare

@@ -1,4 +1,4 @@
-"""lm-eval's own options reach its tasks, or are refused in words; any of its model objects can be measured."""
+"""What cannot take effect is refused; any model object of lm-eval can be measured."""
 
 from __future__ import annotations
 
@@ -11,100 +11,66 @@ from lm_eval.tasks import TaskManager
 
 from hf_posenc import patch_model
 from hf_posenc.errors import BadComparison, RequestTooLong, UnknownOption, WrongKind
-from hf_posenc.eval import evaluate
+from hf_posenc.eval import TASKS, evaluate
 from hf_posenc.eval.catalogue import explained_task_errors
-from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
+from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.tasks import base
 from hf_posenc.starters.loading import starter_path
 
-CHAT = (
-    "{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]{% endif %}"
-)
-GENERATED = """
+SCORED = """
 task: made_up
 dataset_path: json
 dataset_kwargs: {data_files: DATA}
-output_type: OUTPUT
+output_type: loglikelihood
 test_split: train
 fewshot_split: train
+num_fewshot: 1
 doc_to_text: "{{question}}"
 doc_to_target: "{{answer}}"
-EXTRA
+metric_list: [{metric: acc}]
 """
 
 
-def task_folder(tmp_path: Path, output: str = "generate_until") -> Path:
-    """A folder with a task that generates, or scores its answers."""
+def task_folder(tmp_path: Path) -> Path:
+    """A folder with a task that scores its answers, after an example."""
     rows = "".join(f'{{"question": "What is {n}?", "answer": "number {n}"}}\n' for n in range(6))
     (tmp_path / "rows.jsonl").write_text(rows)
-    metric = "metric_list: [{metric: exact_match}]" if output == "generate_until" else "metric_list: [{metric: acc}]"
-    text = GENERATED.replace("DATA", str(tmp_path / "rows.jsonl")).replace("OUTPUT", output).replace("EXTRA", metric)
-    (tmp_path / "made_up.yaml").write_text(text)
+    (tmp_path / "made_up.yaml").write_text(SCORED.replace("DATA", str(tmp_path / "rows.jsonl")))
     return tmp_path
 
 
-def samples(evaluation) -> list[dict]:
-    return evaluation.raw["samples"]["made_up"]
-
-
-def run(llama, tokenizer, folder: Path, **options):
-    return evaluate(
-        llama, tokenizer, tasks=["made_up"], lengths=[512], include_path=folder, trust_tasks=True, log_samples=True,
-        **options,
-    )  # fmt: skip
-
-
-def test_options_of_generation_reach_the_requests(llama, tokenizer, tmp_path: Path) -> None:
-    out = run(llama, tokenizer, task_folder(tmp_path), gen_kwargs={"max_gen_toks": 3, "until": "?"}, limit=2)
-    assert len(samples(out)) == 2
-    for sample in samples(out):
-        assert sample["arguments"][0][1]["max_gen_toks"] == 3
-
-
-@pytest.mark.slow
-def test_examples_system_instruction_and_chat_template_are_in_the_prompt(llama, tokenizer, tmp_path: Path) -> None:
-    folder = task_folder(tmp_path)
-    (prompt, _) = samples(run(llama, tokenizer, folder, num_fewshot=2, system_instruction="Count."))[0]["arguments"][0]
-    assert prompt.startswith("Count.")
-    assert prompt.count("number") == 2
-    tokenizer.chat_template = CHAT
-    try:
-        chat = {"apply_chat_template": True, "fewshot_as_multiturn": True}
-        (prompt, _) = samples(run(llama, tokenizer, folder, num_fewshot=1, **chat))[0]["arguments"][0]
-    finally:
-        tokenizer.chat_template = None
-    assert prompt.count("[user]") == 2
-    assert prompt.endswith("[assistant]")
-
-
 def test_numbers_are_those_of_stock_lm_eval(llama, tokenizer, tmp_path: Path) -> None:
-    folder = task_folder(tmp_path, "loglikelihood")
-    ours = run(llama, tokenizer, folder, num_fewshot=1)
+    folder = task_folder(tmp_path)
+    asked = {"include_path": folder, "trust_tasks": True, "log_samples": True}
+    ours = evaluate(llama, tokenizer, tasks=["made_up"], lengths=[512], **asked).raw["samples"]["made_up"]
     theirs = HFLM(pretrained=llama, tokenizer=tokenizer, max_length=512, softmax_dtype="float32")
     manager = TaskManager(include_path=str(folder), include_defaults=False)
-    stock = simple_evaluate(theirs, tasks=["made_up"], num_fewshot=1, fewshot_random_seed=0, task_manager=manager)
+    stock = simple_evaluate(theirs, tasks=["made_up"], fewshot_random_seed=0, task_manager=manager)
     expected = [sample["resps"][0][0][0] for sample in stock["samples"]["made_up"]]
-    assert [sample["resps"][0][0][0] for sample in samples(ours)] == pytest.approx(expected, abs=1e-4)
+    assert [sample["resps"][0][0][0] for sample in ours] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
-        ({"num_fewshot": 2}, NotMeasurable, "num_fewshot has no effect"),
-        ({"system_instruction": "Be brief."}, NotMeasurable, "system_instruction has no effect"),
-        ({"apply_chat_template": True}, NotMeasurable, "no chat template"),
-        ({"fewshot_as_multiturn": True}, TaskOptionOutOfRange, "Pass apply_chat_template"),
-        ({"gen_kwargs": {"max_gen_toks": 2}}, UnknownOption, "None of the tasks posenc_passkey generates"),
+        ({"options": {"num_fewshot": 2}}, UnknownOption, "lm-eval's own command"),
+        ({"num_fewshot": 2}, UnknownOption, "has no effect on this model"),
         ({"options": {"lenghts": [64]}}, UnknownOption, "Did you mean 'lengths'"),
         ({"options": "{}"}, WrongKind, "'{}'"),
-        ({"gen_kwargs": "max_gen_toks=2"}, WrongKind, "Pass a dictionary"),
-        ({"num_fewshot": -1}, TaskOptionOutOfRange, "num_fewshot"),
     ],
 )
 def test_what_cannot_take_effect_is_refused(llama, tokenizer, options, error, told: str) -> None:
     with pytest.raises(error, match=told):
         evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[128], keys=1, **options)
+
+
+def test_our_own_tasks_take_no_examples(llama, tokenizer) -> None:
+    manager = TaskManager(
+        include_path=str(TASKS), include_defaults=False, metadata={"lengths": [128], "tokenizer": tokenizer}
+    )
+    theirs = HFLM(pretrained=llama, tokenizer=tokenizer)
+    with pytest.raises(NotMeasurable, match="num_fewshot has no effect"):
+        simple_evaluate(theirs, tasks=["posenc_passkey"], num_fewshot=2, task_manager=manager)
 
 
 def test_a_model_object_of_lm_eval_gives_the_same_numbers(llama, tokenizer) -> None:
@@ -123,7 +89,7 @@ def test_a_model_object_is_not_cut_or_changed_in_silence(llama, tokenizer) -> No
         evaluate(theirs, tasks=["posenc_ppl"], scheme="yarn", factor=2)
     with pytest.raises(UnknownOption, match=r"tokenizer=.* has no effect on this HFLM"):
         evaluate(theirs, tokenizer, tasks=["posenc_ppl"])
-    with pytest.raises(NotMeasurable, match="span_scores, which HFLM does not support"):
+    with pytest.raises(NotMeasurable, match="suffix_scores, which HFLM does not support"):
         evaluate(theirs, tasks=["posenc_copy"], lengths=[128])
     patch_model(llama, "yarn", factor=2)
     rows = evaluate(theirs, tasks=["posenc_passkey"], lengths=[128], keys=1).rows

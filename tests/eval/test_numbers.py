@@ -11,7 +11,6 @@ import torch
 from hf_posenc import patch_model
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.log_probs import token_scores
-from hf_posenc.eval.lm.spans import passes
 from hf_posenc.eval.results.rows import rows_of
 from hf_posenc.eval.tasks.base import (
     perplexity,
@@ -62,18 +61,6 @@ def test_scores_are_in_float32_whatever_the_logits_are(dtype: torch.dtype, held:
     scores, _ = token_scores(logits.float(), tokens, head)
     expected = head(logits.float()).double().log_softmax(-1)[range(10), tokens]
     assert (scores.double() - expected).abs().max() < 1e-5
-
-
-def test_one_pass_reaches_the_farthest_end_in_whatever_order() -> None:
-    spans = [(0, 4, 8), (0, 1, 4), (2, 6, 8), (0, 2, 6)]
-    one, other = passes([9], range(10, 20), spans, prefixes=True)
-    assert one.tokens == (9, *range(10, 18))
-    assert one.keep == 7
-    assert dict(one.answers) == {0: slice(3, 7), 1: slice(0, 3), 3: slice(1, 5)}
-    assert (other.tokens, other.keep, other.answers) == ((9, *range(12, 18)), 2, ((2, slice(0, 2)),))
-    for each, (_, begin, end) in zip(passes([], range(10, 20), spans, prefixes=False), spans, strict=True):
-        assert each.tokens[-1] == 10 + end - 1
-        assert each.keep == end - begin
 
 
 def test_perplexity_is_of_the_mean_loss() -> None:

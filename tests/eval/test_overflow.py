@@ -99,7 +99,10 @@ def test_a_tokenizer_without_any_end(llama, endless, text) -> None:
     assert all(math.isfinite(row.value) for row in rows)
     with pytest.raises(NotMeasurable, match="eos_token"):
         evaluate(
-            llama, endless, tasks=["posenc_passkey_gen"], **options | {"lengths": [TRAINED], "keys": 1, "text": None}
+            llama,
+            endless,
+            tasks=["posenc_passkey"],
+            **options | {"lengths": [TRAINED], "keys": 1, "text": None, "options": {"scoring": "generate"}},
         )
 
 

@@ -121,7 +121,7 @@ def test_a_text_that_no_task_reads_is_refused(llama, tokenizer, tmp_path: Path) 
         evaluate(llama, tokenizer, tasks=["posenc_cwe", "posenc_fwe"], lengths=[64], text=tmp_path / "a.txt")
     check_settings_read(["text"], [])
     check_settings_read(["text"], ["posenc_passkey", "posenc_ppl"])
-    check_settings_read(["text"], ["posenc_longctx"])
+    check_settings_read(["text"], ["posenc_cwe", "posenc_ppl"])
     check_settings_read(["text"], ["somebody's"])
 
 

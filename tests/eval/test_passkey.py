@@ -1,15 +1,12 @@
-"""Passkeys: prompts fit and hide the key where they say; what the model writes is what counts."""
+"""Passkeys: prompts fit and hide the key where they say."""
 
 from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.eval import evaluate
-from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.texts.haystack import FILLER
 from hf_posenc.eval.texts.passkey import (
     FRAME,
@@ -18,20 +15,6 @@ from hf_posenc.eval.texts.passkey import (
     draw_key,
     passkey,
 )
-
-from .conftest import TRAINED
-
-SMALL = {"lengths": [TRAINED, 2 * TRAINED], "keys": 3, "depths": [0.0, 1.0], "log_samples": True}
-
-
-@pytest.mark.parametrize(("written", "hit"), [(" {key}", 1.0), ("{key}.", 1.0), (" It is {key}", 0.0), ("", 0.0)])
-def test_what_counts_as_found(written: str, hit: float, llama, tokenizer, monkeypatch) -> None:
-    def answers(self, requests, disable_tqdm=False):
-        return [written.format(key=request.doc["name"]) for request in requests]
-
-    monkeypatch.setattr(PosEncLM, "generate_until", answers)
-    evaluation = evaluate(llama, tokenizer, tasks=["posenc_passkey_gen"], **SMALL)
-    assert {r.value for r in evaluation.rows} == {hit}
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

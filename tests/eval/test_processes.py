@@ -30,7 +30,7 @@ from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.load import language_model
 
 model, text, out, kind = sys.argv[1:]
-tasks = {"causal": ["posenc_ppl", "posenc_token_nll", "posenc_passkey_gen", "posenc_copy"], "masked": ["posenc_mlm"]}
+tasks = {"causal": ["posenc_ppl", "posenc_token_nll", "posenc_passkey", "posenc_copy"], "masked": ["posenc_mlm"]}
 scored = []
 lm = language_model(model, None, scheme="alibi", target_length=256, device="cpu")
 def note(module, args, options):
@@ -39,7 +39,8 @@ def note(module, args, options):
 
 lm.model.base_model.register_forward_pre_hook(note, with_kwargs=True)
 evaluation = evaluate(
-    lm, tasks=tasks[kind], lengths=[128, 256], samples=3, scored=16, keys=3, depths=[0.5], text=text, log_samples=True
+    lm, tasks=tasks[kind], lengths=[128, 256], samples=3, scored=16, keys=3, depths=[0.5], text=text, log_samples=True,
+    options={"scoring": "generate"} if kind == "causal" else {},
 )
 state = {
     "rank": lm.rank, "world": lm.world_size, "scored": scored, "first": evaluation.first,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 from math import log
 from pathlib import Path
 from statistics import stdev
@@ -17,7 +16,7 @@ from scipy.stats import ttest_rel
 from hf_posenc.eval import compare
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import effective_lengths, loss_bounds
-from hf_posenc.eval.results.ranking import Ranked, rankings, ranks, with_front
+from hf_posenc.eval.results.ranking import rankings, ranks
 from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.eval.results.store import Record
 
@@ -67,28 +66,6 @@ def test_chance_has_no_winner() -> None:
         found = ranks({f"s{n}": documents(rng.normal(size=12)) for n in range(12)}, higher_is_better=False)
         lucky += any(last < 12 for _, last in found.values())
     assert lucky <= 3  # 5 % of tables are expected
-
-
-def line(scheme: str, value: float | None, time: float | None, metric: str = "nll") -> Ranked:
-    return Ranked(scheme, "t", metric, 512, value, None, None, 1, 1, 1, None, None, time, None)
-
-
-@pytest.mark.parametrize(("metric", "sign"), [("nll", 1), ("acc", -1), ("gain", -1)])
-def test_the_front_is_what_nothing_dominates(metric: str, sign: int) -> None:
-    rng = random.Random(0)
-    lines = [
-        line(f"s{n}", rng.choice((0.2, 0.5, rng.uniform(0, 1))), rng.uniform(1, 2), metric=metric) for n in range(30)
-    ]
-    worst = {one.scheme: sign * one.value for one in lines if one.value is not None}
-    time = {one.scheme: one.time or 0.0 for one in lines}
-    expected = {
-        p for p in worst
-        if not any((time[q] <= time[p] and worst[q] < worst[p]) or (time[q] < time[p] and worst[q] <= worst[p])
-                   for q in worst)
-    }  # fmt: skip
-    found = with_front([*lines, line("none", None, 1.0, metric), line("untimed", -9.0, None, metric)])
-    assert {one.scheme for one in found if one.on_front} == expected
-    assert 0 < len(expected) < 30
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_numbers_are_those_of_a_plain_forward(llama, tokenizer, text, forwards) 
     evaluation = evaluate(llama, tokenizer, text=text, **SMALL)
     assert forwards == [LENGTHS[-1] - 1] * 3  # one pass a document
     rows = {(r.metric, r.length): r for r in evaluation.rows}
-    texts = [sample["arguments"][0][2] for sample in evaluation.raw["samples"]["posenc_token_nll"]]
+    texts = [sample["arguments"][-1][1] for sample in evaluation.raw["samples"]["posenc_token_nll"]]
     documents = torch.stack([nats(llama, ids, len(ids) - 1) for ids in texts])
     for before, length in zip([0, *LENGTHS], LENGTHS, strict=False):
         stretch = documents[:, max(before - 1, 0) : length - 1].mean(-1)

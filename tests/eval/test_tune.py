@@ -23,7 +23,7 @@ pytest.importorskip("matplotlib")
 def eight_times(seed: int = 0) -> Any:
     """As on a model that was trained on 256 tokens."""
     return SimpleNamespace(
-        settings=SimpleNamespace(seed=seed), lengths=lambda entry, reach: SimpleNamespace(factor=8.0, trained=256)
+        settings=SimpleNamespace(seed=seed), lengths=lambda entry: SimpleNamespace(factor=8.0, trained=256)
     )
 
 
@@ -42,13 +42,13 @@ def texts(tmp_path) -> tuple[Path, Path]:
 def test_the_grid_is_made_of_the_options_left_open() -> None:
     (entry,) = entries_of("self_extend")
     assert grid_of(entry, 8.0, 256) == {"group": [12, 16, 32], "window": [32, 64, 128, 192]}
-    assert candidates(FITTING, entry, 2048)[0] == entry  # as it is without tuning
-    assert len(candidates(FITTING, entry, 2048)) == 1 + 3 * 4
+    assert candidates(FITTING, entry)[0] == entry  # as it is without tuning
+    assert len(candidates(FITTING, entry)) == 1 + 3 * 4
     in_bands = [(12,) * 8, (16,) * 8, (32,) * 8, (*(12,) * 4, *(32,) * 4), (*(32,) * 4, *(12,) * 4)]
     assert grid_of(Entry("dpe", "dpe"), 8.0, 256) == {"groups": in_bands, "window": [32, 64, 128, 192]}
     (fixed,) = entries_of("self_extend:window=100")
     assert grid_of(fixed, 8.0, 256) == {"group": [12, 16, 32]}
-    assert candidates(FITTING, Entry("unpatched", None), 2048) == []
+    assert candidates(FITTING, Entry("unpatched", None)) == []
     assert grid_of(Entry("yarn", "yarn"), 8.0, 256) == {"factor": [8.0, 10.0, 12.0, 16.0]}
     assert grid_of(Entry("yarn", "yarn", {"factor": 4}), 8.0, 256) == {}
     assert grid_of(Entry("dynamic_ntk", "dynamic_ntk"), 8.0, 256) == {"multiplier": [2.0, 4.0, 8.0, 16.0]}
@@ -56,14 +56,14 @@ def test_the_grid_is_made_of_the_options_left_open() -> None:
 
 def test_a_budget_draws_from_a_finer_grid() -> None:
     (entry,) = entries_of("self_extend")
-    drawn = candidates(FITTING, entry, 2048, 6)
+    drawn = candidates(FITTING, entry, 6)
     assert drawn[0] == entry
     assert len({json.dumps(one.options) for one in drawn}) == 6
-    assert candidates(FITTING, entry, 2048, 6) == drawn
-    assert candidates(eight_times(seed=1), entry, 2048, 6) != drawn
-    assert len(candidates(FITTING, entry, 2048, 1000)) == 1 + 5 * 7
-    assert candidates(FITTING, entry, 2048, 1) == [entry]
-    apart = [one.options["groups"] for one in candidates(FITTING, Entry("dpe", "dpe"), 2048, 1000)[1:]]
+    assert candidates(FITTING, entry, 6) == drawn
+    assert candidates(eight_times(seed=1), entry, 6) != drawn
+    assert len(candidates(FITTING, entry, 1000)) == 1 + 5 * 7
+    assert candidates(FITTING, entry, 1) == [entry]
+    apart = [one.options["groups"] for one in candidates(FITTING, Entry("dpe", "dpe"), 1000)[1:]]
     assert len(set(apart)) == 1 + 8 * 4
     assert (16, 16, 2, *(16,) * 5) in apart
 

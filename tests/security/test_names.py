@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from hf_posenc.cli import main
 from hf_posenc.core.files.paths import slug
+from hf_posenc.errors import BadComparison
 from hf_posenc.eval import TASKS
-from hf_posenc.eval.catalogue import check_trusted
+from hf_posenc.eval.catalogue import check_tasks
 from hf_posenc.eval.errors import UntrustedTask
 
 HOSTILE = [
@@ -72,7 +73,7 @@ def test_a_file_by_its_path(
         main([*words, "-m", "starter:llama", "-t", str(folder / name), "-l", "256"])
     captured = capsys.readouterr()
     assert ended.value.code == 2
-    assert "--trust-tasks" in captured.err
+    assert "There is no task" in captured.err
     assert "Traceback" not in captured.err
     assert not (tmp_path / "marker").exists()
     assert not (tmp_path / "out").exists()
@@ -80,15 +81,17 @@ def test_a_file_by_its_path(
 
 def test_a_folder_of_tasks_runs_only_when_trusted(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UntrustedTask, match=r"can run any code.+trust_tasks"):
-        check_trusted(["evil"], folder, trust=False)
-    check_trusted(["evil"], folder, trust=True)
+        check_tasks(["evil"], folder, trust=False)
+    check_tasks(["evil"], folder, trust=True)
+    with pytest.raises(BadComparison, match="There is no task"):
+        check_tasks([str(folder / "evil.yaml")], folder, trust=True)
     assert not (tmp_path / "marker").exists()
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "/etc/passwd", "x.yaml", "X.YML", "a\\b", "evil.py"])
 def test_a_path_is_no_name(name: str) -> None:
-    with pytest.raises(UntrustedTask, match="trust_tasks"):
-        check_trusted([name], None, trust=False)
+    with pytest.raises(BadComparison, match="There is no task"):
+        check_tasks([name], None, trust=True)
 
 
 @pytest.mark.parametrize("file", sorted(TASKS.glob("*.yaml")), ids=lambda file: file.stem)

@@ -53,7 +53,7 @@ def hostile(payload: str) -> Comparison:
         **dict.fromkeys(("model", "model_scheme", "text", "command"), payload), "tasks": [payload],
         "schemes": [{"label": payload, "scheme": payload, "options": {payload: payload}, "needs_training": True}],
         "versions": {payload: payload}, "digests": {payload: payload}, "trained_length": 32, "lengths": [64, 128],
-        "factor_per_length": False, "samples": 4, "scored": 8, "keys": 1, "depths": [0.5], "seed": 0, "limit": None,
+        "samples": 4, "scored": 8, "keys": 1, "depths": [0.5], "seed": 0, "limit": None,
     }  # fmt: skip
     return Comparison(about, records)
 

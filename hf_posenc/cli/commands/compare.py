@@ -64,9 +64,7 @@ def compare(
     ] = None,
     rank: Annotated[
         bool,
-        cli.of_measurement(
-            "--rank", help="Rank the schemes on each task, with intervals, effective length, time and the Pareto front."
-        ),
+        cli.of_measurement("--rank", help="Rank the schemes on each task, with intervals, effective length and time."),
     ] = False,
     tune: Annotated[
         bool, of_tuning("--tune", help="Choose the options of schemes on --dev-text; it must differ from --text.")
@@ -139,12 +137,11 @@ def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
     from hf_posenc.eval.report.remarks import remarks, verdict
     from hf_posenc.eval.report.tables import cost_table, legend, summaries, value_table
-    from hf_posenc.eval.results.effective_length import shown_metrics
 
     if sure := verdict(comparison):
         output.show_text(sure)
     for task in comparison.tasks():
-        for metric in shown_metrics(comparison, task)[:1]:
+        for metric in comparison.metrics(task)[:1]:
             table = value_table(comparison, task, metric)
             output.show_table(table.head, table.lines, title=f"{task}: {table.caption}")
     if comparison.rows:

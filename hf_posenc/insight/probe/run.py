@@ -18,7 +18,7 @@ from hf_posenc.core.progress import StepCallback
 from hf_posenc.core.torch_state import evaluation_mode
 from hf_posenc.errors import UnknownOption, WrongKind, shown
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
-from hf_posenc.eval.lm.spans import frame_of
+from hf_posenc.eval.lm.prefixes import frame_of
 from hf_posenc.eval.tasks.sweep import Count, Seed, checked
 from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
 from hf_posenc.eval.texts.windows import tokenized_documents

@@ -1,16 +1,11 @@
-"""Spans of tokens to score, and the fewest forward passes that score them.
+"""What a token's score depends on besides the tokens before it, and the special tokens around a text.
 
-    span (0, 256, 512)       tokens 256 … 511 of a text, with context from token 0
-    span (0, 512, 1024)      tokens 512 … 1023 of it
-
-Where a token's score depends on the tokens before it alone, one pass up to 1024 answers both. Where it depends on the
-length of the text (randomised positions, dynamic NTK, encoders), each end has a pass of its own.
+Where it depends on the tokens before it alone, one forward pass scores every prefix of a text. Where it depends on the
+length of the text (randomised positions, dynamic NTK, encoders), each prefix has a pass of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hf_posenc.errors import NotPatched, UnsupportedModel
@@ -20,39 +15,8 @@ from hf_posenc.patches.shared.rope_parameters import by_layer_type
 from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import is_patched
 
-Span = tuple[int, int, int]
-"""First token of the context, first token scored, end."""
-
 LENGTH_DEPENDENT = {"dynamic", "longrope"}
 """RoPE types of transformers whose frequencies change with the length of the text."""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Tokens of one forward pass, of which the last is a target only, and how many at its end are scored.
-
-    It answers spans by their numbers, each by a slice of the scores that are kept.
-    """
-
-    tokens: tuple[int, ...]
-    keep: int
-    answers: tuple[tuple[int, slice], ...]
-
-
-def passes(front: Sequence[int], ids: Sequence[int], spans: Sequence[Span], *, prefixes: bool) -> list[Pass]:
-    """Forward passes that score ``spans`` of ``ids`` after ``front``; of ``prefixes`` of a text, one scores all."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    last: dict[int, int] = {}
-    for start, _, end in spans:
-        last[start] = max(end, last.get(start, 0))
-    for number, (start, _, end) in enumerate(spans):
-        groups.setdefault((start, last[start] if prefixes else end), []).append(number)
-    found = []
-    for (start, end), numbers in groups.items():
-        first = min(spans[number][1] for number in numbers)
-        where = [(n, slice(spans[n][1] - first, spans[n][2] - first)) for n in numbers]
-        found.append(Pass((*front, *ids[start:end]), end - first, tuple(where)))
-    return found
 
 
 def prefix_consistent(model: Any) -> bool:
