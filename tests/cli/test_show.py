@@ -42,7 +42,7 @@ def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
 
 
 def test_a_model_is_shown_as_it_is(call: Callable) -> None:
-    """GPT-2's own table; what a patched model has learned: tests/insight/plots/test_models.py."""
+    """GPT-2's own table."""
     answer = call("show", "learned", "-m", "starter:gpt2", "-p", "code", "-l", "6", "--json")
     assert answer.code == 0, answer.err
     (scheme,) = answer.data[0]["schemes"]

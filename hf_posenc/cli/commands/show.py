@@ -47,8 +47,7 @@ def show(
         cli.of_model(
             "--model",
             "-m",
-            help="Take shapes and weights, and without SCHEMES the scheme, from a model: folder, hub name, or "
-            "starter:llama.",
+            help="Take shapes and weights from a model without a scheme: folder, hub name, or starter:llama.",
         ),
     ] = None,
     shape: Annotated[
@@ -80,20 +79,19 @@ def show(
 ) -> None:
     """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
 
-    The numbers come from the code that models run; learned parameters have their initial values, or, in the scheme
-    that --model carries, those of the model. With --json the numbers are written to stdout, and a file only if --out
-    names one. Each scheme has its own scale.
+    The numbers come from the code that models run; learned parameters have their initial values. With --json the
+    numbers are written to stdout, and a file only if --out names one. Each scheme has its own scale.
     """
     from hf_posenc.insight.plots import compose, kinds
 
-    if not schemes and model is None:
-        if not listed:
+    if not schemes:
+        if not listed or model is not None:
             raise BadArgument("There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list.")
         return show_rows(kinds.list_plots(), as_json)
     if model is not None:
         cli.check_unread(context, ("shape",), "has no effect beside --model, which has a shape. Leave one out.")
     request = compose.request_of(
-        entries_of(",".join(schemes)) if schemes else None, model=None if model is None else loaded(model),
+        entries_of(",".join(schemes)), model=None if model is None else loaded(model),
         shapes=None if shape is None else shapes_of(shape), layer=layer, factor=factor, trained_length=trained_length,
         length=length, position=position, head=head,
         channels=tuple(cli.whole_numbers("--channels", [channels], 0)) if channels else None,
