@@ -52,6 +52,6 @@ def test_a_model_is_shown_as_it_is(call: Callable) -> None:
 def test_listed_plots_are_those_that_the_scheme_has(call: Callable) -> None:
     every = [row["name"] for row in call("show", "--list", "--json").data]
     mine = [row["name"] for row in call("show", "alibi", "--list", "--json").data]
-    assert {"code", "clock", "distance", "grid", "visible"} <= set(every)
+    assert {"code", "clock", "distance", "visible"} <= set(every)
     assert mine == ["bias", "bias_curve", "score", "score_curve"]
     assert "Bias against distance" in call("show", "alibi", "--list").out

@@ -150,25 +150,6 @@ def temperatures(target: Target, length: int) -> Tensor:
     return factor
 
 
-def patch_scores(target: Target, height: int, width: int, row: int, column: int) -> Tensor:
-    """Logits of one patch of an image with all others, seen or not, ``[height, width]``, of the first head.
-
-    For a scheme with coordinates, the last two are row and column and any before them 0; another numbers the patches
-    line by line, as a text.
-    """
-    number = torch.arange(height * width)
-    axes = getattr(target.scheme.rotation(), "axes", None)
-    given = None
-    if axes is not None:
-        count = target.scheme.coordinates(position_range(1), None).shape[-1]
-        given = torch.zeros(1, height * width, count, dtype=torch.long)
-        given[0, :, -1] = number % width
-        if count > 1:
-            given[0, :, -2] = number // width
-    found = logits(call_of(target, height * width, coordinates=given))
-    return found[0, 0, row * width + column].view(height, width)
-
-
 def of_last_row(values: Tensor) -> Tensor:
     """The last query's values ``[…, query, key]`` by distance, nearest first."""
     return values[..., -1, :].flip(-1)
