@@ -78,7 +78,7 @@ USAGE: list[tuple[list[str], str]] = [
     (["bench", "-s", "unpatched"], "baseline"),
     ([*BENCH, "-l", "x"], "'x'"),
     ([*BENCH, "--shape", "1,2"], "'1,2'"),
-    ([*BENCH, "--shape", "mamba:1,32,2,2"], "'mamba'"),
+    ([*BENCH, "--shape", "gpt2:1,32,2,2"], "'gpt2:1'"),
     ([*BENCH, "--shape", "1,32,2,2", "--dtype", "auto"], "auto"),
     ([*BENCH, "--device", "tpu"], "'tpu'"),
     ([*BENCH, "--rounds", "0"], "--rounds"),

@@ -33,8 +33,8 @@ def bench(
     shape: Annotated[
         str | None,
         cli.of_model(
-            help="Instead of --model: random float32 weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8; a "
-            "Llama, or gpt2:2,512,8,8, bert:2,512,8,8."
+            help="Instead of --model: a Llama with random float32 weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as "
+            "2,512,8,8."
         ),
     ] = None,
     trained_length: Annotated[
@@ -127,7 +127,6 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
 
     from hf_posenc.checkpoints.merge import load_unpatched
     from hf_posenc.insight.bench import random_model
-    from hf_posenc.insight.bench.models import KINDS
 
     if shape is None:
         with output.other_bars_off():
@@ -135,19 +134,13 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
         if own is not None:
             output.note(cli.REMOVED.format(own.scheme))
         return loaded
-    kind, colon, listed = shape.rpartition(":")
-    kind = kind if colon else "llama"
-    numbers = cli.whole_numbers("--shape", [listed])
+    numbers = cli.whole_numbers("--shape", [shape])
     if len(numbers) != 4:
         raise BadArgument(f"--shape takes LAYERS,HIDDEN,HEADS,KV_HEADS, got {shape!r}. Write for example 2,512,8,8.")
-    if kind not in KINDS:
-        raise BadArgument(
-            f"--shape takes a model type of {', '.join(KINDS)}, got {kind!r}. Write for example gpt2:2,512,8,8."
-        )
     if dtype == "auto":
         raise BadArgument("--dtype auto needs stored weights, which --shape does not have. Write for example bfloat16.")
     layers, hidden, heads, kv_heads = numbers
-    return random_model((layers, hidden, heads, kv_heads), kind, trained_length, getattr(torch, dtype or "float32"))
+    return random_model((layers, hidden, heads, kv_heads), trained_length, getattr(torch, dtype or "float32"))
 
 
 RESULTS = "bench.json"

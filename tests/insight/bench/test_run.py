@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from transformers import PreTrainedModel
 
+from hf_posenc import load_starter
 from hf_posenc.errors import AlreadyPatched, LengthContradiction, OptionOutOfRange, UnknownScheme
 from hf_posenc.insight.bench import BenchCell, bench, random_model
 from hf_posenc.insight.bench import run as measuring
@@ -59,7 +60,7 @@ class Metered:
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    return random_model((1, 32, 2, 2), "llama", 64, torch.float32)
+    return random_model((1, 32, 2, 2), 64, torch.float32)
 
 
 def measured(model: PreTrainedModel, schemes: str, lengths: list[int], **more: Any) -> list[BenchCell]:
@@ -98,7 +99,7 @@ def test_a_slow_model_is_measured_as_slow(model: PreTrainedModel, monkeypatch: p
 
 
 def test_a_refused_scheme_is_a_cell_and_the_others_go_on() -> None:
-    bert = random_model((1, 32, 2, 2), "bert", 64, torch.float32)
+    bert = load_starter("bert")[0]
     refused, done = measured(bert, "sinks,alibi", [32])
     assert (refused.state, done.state) == ("refused", "done")
     assert "sinks" in refused.why_not
@@ -120,7 +121,7 @@ def test_a_live_model_is_on_its_own_device_again(cells: int, monkeypatch: pytest
     class Elsewhere(Metered):
         torch = torch.device("meta")
 
-    model = random_model((1, 32, 2, 2), "llama", 64, torch.float32)
+    model = random_model((1, 32, 2, 2), 64, torch.float32)
     before = {name: (tensor.device, tensor.clone()) for name, tensor in tensors_of(model)}
     seen = []
     monkeypatch.setattr(
@@ -157,9 +158,9 @@ def test_invalid_settings_are_refused(model: PreTrainedModel, wrong: dict[str, A
 
 def test_unsuitable_models_are_refused() -> None:
     with pytest.raises(OptionOutOfRange, match="no cache"):
-        bench(random_model((1, 32, 2, 2), "bert", 64, torch.float32), "rope", [32], cases=("decode",))
+        bench(load_starter("bert")[0], "rope", [32], cases=("decode",))
     with pytest.raises(AlreadyPatched):
-        bench(patch_model(random_model((1, 32, 2, 2), "llama", 64, torch.float32), "yarn", factor=2), "yarn", [32])
+        bench(patch_model(random_model((1, 32, 2, 2), 64, torch.float32), "yarn", factor=2), "yarn", [32])
 
 
 @pytest.mark.parametrize("case", ["prefill", "train"])
@@ -170,7 +171,7 @@ def test_both_models_of_a_compiled_run_are_compiled(case: str, monkeypatch: pyte
         compiled.append((type(module).__name__, options["dynamic"]))
 
     monkeypatch.setattr(nn.Module, "compile", spied)
-    model = random_model((1, 32, 2, 2), "llama", 64, torch.float32)
+    model = random_model((1, 32, 2, 2), 64, torch.float32)
     for compile in (True, False):
         (cell,) = measured(model, "yarn", [32], cases=(case,), compile=compile)
         assert cell.state == "done"
