@@ -111,9 +111,9 @@ def bench(
                     write_json(out / RESULTS, numbers(cells, about))
     except KeyboardInterrupt:
         output.fail(f"Interrupted. {len(cells)} finished cell(s) kept.")
-        show(cells, about, measured_on.torch.type, out, as_json)
+        show(cells, about, out, as_json)
         raise
-    show(cells, about, measured_on.torch.type, out, as_json)
+    show(cells, about, out, as_json)
     states = {cell.state for cell in cells}
     if "failed" in states:
         raise Exit(FAILED)
@@ -151,16 +151,16 @@ def numbers(cells: Sequence[BenchCell], about: dict[str, Any]) -> dict[str, Any]
     return {"about": about, "cells": [cell.to_dict() for cell in cells]}
 
 
-def show(cells: Sequence[BenchCell], about: dict[str, Any], device: str, out: Path | None, as_json: bool) -> None:
+def show(cells: Sequence[BenchCell], about: dict[str, Any], out: Path | None, as_json: bool) -> None:
     """Show one table per case, the reasons of missing values, and the files written."""
-    from hf_posenc.insight.bench.results import TITLES, busy_remark, remarks, table
+    from hf_posenc.insight.bench.results import TITLES, remarks, table
 
     if as_json:
         output.show_json(numbers(cells, about))
         return
     for case in dict.fromkeys(cell.case for cell in cells):
         output.show_table(*table(cells, case), title=TITLES[case])
-    for remark in (*remarks(cells), *busy_remark(cells, about["threads"], device)):
+    for remark in remarks(cells):
         output.show_text(remark)
     if not cells:
         return
