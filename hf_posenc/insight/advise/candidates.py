@@ -71,7 +71,6 @@ class CandidateSetting:
             kept=kept_tokens(scheme, self.target),
             model=self.target_model.name,
             trained=geometry.trained_length,
-            restore=self.target_model.block is not None,
             has_head=base_model_of(self.skeleton)[0] is not self.skeleton or not self.target_model.config.architectures,
         )
 
@@ -93,12 +92,10 @@ class CandidateSetting:
         return scheme
 
     def lengths(self, scheme: str) -> dict[str, Any]:
-        """Length arguments of `patch_model`; the trained length only where it would take another, or none."""
+        """Length arguments of `patch_model`; the trained length only where it would take none."""
         target_model, lengths = self.target_model, {"target_length": self.target}
-        default = target_model.counts_from(scheme)
-        length = default if target_model.block is None else target_model.trained
-        needed = length != default or target_model.overwrites_scaling(scheme)
-        return {"trained_length": length, **lengths} if needed else lengths
+        needed = target_model.overwrites_scaling(scheme)
+        return {"trained_length": target_model.counts_from(scheme), **lengths} if needed else lengths
 
     def _is_like_measured(self) -> bool:
         """Whether schemes without training were measured on such a model: a decoder that rotates queries and keys."""
