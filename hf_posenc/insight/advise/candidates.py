@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import NoEffect, PosEncError
@@ -38,7 +37,6 @@ class CandidateSetting:
     """Setting of candidates: the model, the target length, and the use (zero-shot or training)."""
 
     target_model: TargetModel
-    skeleton: PreTrainedModel
     memory: Memory
     target: int
     use: str
@@ -71,7 +69,7 @@ class CandidateSetting:
             kept=kept_tokens(scheme, self.target),
             model=self.target_model.name,
             trained=geometry.trained_length,
-            has_head=base_model_of(self.skeleton)[0] is not self.skeleton or not self.target_model.config.architectures,
+            has_head=self.target_model.has_head,
         )
 
     def _built(self, name: str, arguments: Mapping[str, Any]) -> Scheme:
@@ -81,9 +79,9 @@ class CandidateSetting:
             PosEncError: it does not fit.
             NoEffect: it would compute what the model does already.
         """
-        with scheme_set_aside(self.skeleton):
-            patch_model(self.skeleton, name, **arguments)
-            schemes = schemes_of_base(base_model_of(self.skeleton)[0])
+        with scheme_set_aside(self.target_model.skeleton):
+            patch_model(self.target_model.skeleton, name, **arguments)
+            schemes = schemes_of_base(base_model_of(self.target_model.skeleton)[0])
         # Layers that see a window of keys keep their own positions, and say nothing of the scheme.
         scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
         geometry = scheme.geometry

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
 from hf_posenc.core.lengths import tokens
 from hf_posenc.insight.advise.candidates import CandidateSetting, choose, keeps_positions
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, Shown, zero_shot_candidates
@@ -53,9 +51,8 @@ def advise(
         AlreadyPatched: the model carries a scheme.
     """
     cards = None if gpu is None else Cards.of(gpu)
-    target, target_model = tokens(target_length), TargetModel.of(model, name)
-    bare = skeleton(target_model.config, dtype)
-    memory = measured(bare, target, causal=target_model.geometry.causal)
+    target, target_model = tokens(target_length), TargetModel.of(model, name, dtype)
+    memory = measured(target_model.skeleton, target, causal=target_model.geometry.causal)
     advice = Advice(
         model=target_model.name,
         model_type=target_model.config.model_type,
@@ -65,28 +62,27 @@ def advise(
         target_length=target,
         memory=memory,
     )
-    advice = with_recommendations(advice, target_model, bare, dtype)
+    advice = with_recommendations(advice, target_model, dtype)
     if cards is not None and advice.training:
         advice = replace(advice, plan=plan_of(cards, advice, target_model))
     found = [*warnings_of(advice, target_model), *([NO_PLAN] if cards is not None and advice.plan is None else [])]
     return replace(advice, warnings=tuple(found))
 
 
-def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dtype: str | None) -> Advice:
+def with_recommendations(advice: Advice, model: TargetModel, dtype: str | None) -> Advice:
     """Add the recommendations past the model's reach, for both uses.
 
     Args:
         advice: about the model and the target length, without recommendations.
         model: what is advised about.
-        bare: the model without weights, as `skeleton` makes it.
         dtype: of weights and cache, as `advise` takes it.
     """
     memory, target = advice.memory, advice.target_length
-    untuned = CandidateSetting(model, bare, memory, target, "zero-shot")
+    untuned = CandidateSetting(model, memory, target, "zero-shot")
     if target <= model.reach:
         return advice
     zero_shot, refused = choose(untuned, untrained(model))
-    training, also = choose(CandidateSetting(model, bare, memory, target, "training"), WITH_TRAINING)
+    training, also = choose(CandidateSetting(model, memory, target, "training"), WITH_TRAINING)
     refused = refused | also
     step = training_memory(skeleton(model.config, dtype), target)
     tight = step is not None and memory.largest is not None and step.total > memory.largest[0]

@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from transformers import PreTrainedConfig
-from transformers.utils import logging
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.errors import AlreadyPatched, UnsupportedModel
-from hf_posenc.patches.general.adapter import adapter_of_configuration
-from hf_posenc.patches.registry import adapter_class
+from hf_posenc.insight.advise.memory import skeleton
 from hf_posenc.patching.layer_schemes import layout_of, overwrites_scaling, trained_length_of_patch
 from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.patching.state import base_model_of
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.adapter import Adapter
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class TargetModel:
 
     Attributes:
         name: for messages and command lines.
-        config: its configuration.
+        skeleton: the model without weights.
         adapter: adapter of the architecture.
         trained: trained length before any scaling, in tokens.
         reach: context length of the unchanged model in tokens, with its own scaling.
@@ -38,14 +35,14 @@ class TargetModel:
     """
 
     name: str
-    config: PreTrainedConfig
+    skeleton: PreTrainedModel
     adapter: Any
     trained: int
     reach: int
     scaling: str | None
 
     @classmethod
-    def of(cls, given: Any, name: str | None = None) -> TargetModel:
+    def of(cls, given: Any, name: str | None = None, dtype: str | None = None) -> TargetModel:
         """Read a loaded model, a configuration, or a checkpoint by its name; of a checkpoint, the configuration only.
 
         Raises:
@@ -55,10 +52,20 @@ class TargetModel:
         config = _config_of(given)
         named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
         config = copy.deepcopy(config.get_text_config())
-        own = adapter_class(config.model_type)
-        adapter = general_adapter(config) if own is None else own()
+        bare = skeleton(config, dtype)
+        adapter = base_model_of(bare)[1]
         trained, reach = adapter.trained_length(config), adapter.reach(config)
-        return cls(named, config, adapter, trained, reach, adapter.scaled_already(config))
+        return cls(named, bare, adapter, trained, reach, adapter.scaled_already(config))
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        """Its configuration."""
+        return self.skeleton.config
+
+    @property
+    def has_head(self) -> bool:
+        """Whether a checkpoint has a head; a configuration that names no class is given the benefit of the doubt."""
+        return base_model_of(self.skeleton)[0] is not self.skeleton or not self.config.architectures
 
     @property
     def geometry(self) -> Geometry:
@@ -111,24 +118,3 @@ def _config_of(given: Any) -> PreTrainedConfig:
             f"This model carries scheme {carried}. Ask about the unpatched model that it was made from."
         )
     return config
-
-
-def general_adapter(config: PreTrainedConfig) -> Adapter:
-    """The general adapter of a family that can be patched.
-
-    Raises:
-        UnsupportedModel: it cannot.
-    """
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()  # of a BERT it would say how to make it a decoder
-    try:
-        adapter = adapter_of_configuration(config)
-    finally:
-        logging.set_verbosity(level)
-    if adapter is None:
-        named = config.model_type
-        raise UnsupportedModel(
-            f"No adapter knows where {named!r} models keep position. `hf-posenc list --models --model {named}` says "
-            "why."
-        )
-    return adapter
