@@ -93,7 +93,7 @@ def bench(
         check_output_folder("--out", out)
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
-    target = load(model, base, shape, trained, dtype)
+    target = load(model, base, shape, trained, dtype).to(measured_on.torch)
     about = {
         "command": cli.command_line(context), "model": model if shape is None else shape,
         "dtype": str(target.dtype).removeprefix("torch."), "device": measured_on.name, "threads": threads,
@@ -104,7 +104,7 @@ def bench(
         with output.progress() as progress:
             for cell in run(
                 target, ",".join(schemes), chosen, cases=cli.words_of([cases]), factor=factor, rounds=rounds,
-                batch_size=batch_size, compile=compile, device=measured_on, threads=threads, progress=progress,
+                batch_size=batch_size, compile=compile, threads=threads, progress=progress,
             ):  # fmt: skip
                 cells.append(cell)
                 if out is not None:

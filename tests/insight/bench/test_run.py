@@ -58,13 +58,18 @@ class Metered:
         return 4 * counter.largest
 
 
+@pytest.fixture(autouse=True)
+def metered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "device_of", lambda name: Metered())
+
+
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
     return random_model((1, 32, 2, 2), 64, torch.float32)
 
 
 def measured(model: PreTrainedModel, schemes: str, lengths: list[int], **more: Any) -> list[BenchCell]:
-    return list(bench(model, schemes, lengths, **{"device": Metered(), "rounds": 2, **more}))
+    return list(bench(model, schemes, lengths, **{"rounds": 2, **more}))
 
 
 def test_all_scores_are_seen_in_memory_and_time(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,30 +119,6 @@ def test_an_error_on_the_way_is_a_cell(model: PreTrainedModel, monkeypatch: pyte
     monkeypatch.setitem(measuring.CASES, "prefill", Broken)
     (cell,) = measured(model, "yarn", [32])
     assert (cell.state, cell.why_not) == ("failed", "RuntimeError: out of memory")
-
-
-@pytest.mark.parametrize("cells", [1, 2])
-def test_a_live_model_is_on_its_own_device_again(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Elsewhere(Metered):
-        torch = torch.device("meta")
-
-    model = random_model((1, 32, 2, 2), 64, torch.float32)
-    before = {name: (tensor.device, tensor.clone()) for name, tensor in tensors_of(model)}
-    seen = []
-    monkeypatch.setattr(
-        measuring, "cell_of", lambda model, *_: seen.append({t.device.type for _, t in tensors_of(model)})
-    )
-    running = bench(model, "yarn,pi", [32], device=Elsewhere())
-    for _ in range(cells):  # after the first, the rest is not asked for
-        next(running)
-    running.close()
-    assert seen == [{"meta"}] * cells
-    assert all(tensor.device == before[name][0] for name, tensor in tensors_of(model))
-    assert all(torch.equal(tensor, before[name][1]) for name, tensor in tensors_of(model))
-
-
-def tensors_of(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
 
 
 @pytest.mark.parametrize(
