@@ -118,14 +118,14 @@ def draw(request: PlotRequest, names: Sequence[str] | None, out: Path | None, *,
     named = [kinds.plot_of(word) for word in words if words != [ALL]]
     plots = named or compose.plots_of(request)[: None if words else 1]
     compose.check_view(request, plots)
-    computed = [saving.ComputedPlot(one, compose.sheets(one, request)) for one in plots]
+    computed = [(one, compose.sheets(one, request)) for one in plots]
     if out is None:
         labels = re.sub(r"[:,;]", "-", "-".join(entry.label for entry in request.entries))
         name = slug(labels) + (f"-{slug(plots[0].name)}" if len(plots) == 1 else "")
         path = FOLDER / f"{name}.png"
     written = saving.save(computed, path) if out or not as_json else []
     if as_json:
-        output.show_json([one.to_dict() | {"files": list(map(str, written))} for one in computed])
+        output.show_json([saving.to_dict(*one) | {"files": list(map(str, written))} for one in computed])
         return
     for file in written:
         output.show_text(f"Written to {file}")
