@@ -37,10 +37,6 @@ def bench(
             "2,512,8,8."
         ),
     ] = None,
-    trained_length: Annotated[
-        int | None,
-        cli.length_option(help="With --shape; default: the longest length / factor.", heading=cli.MODEL),
-    ] = None,
     lengths: Annotated[
         list[str] | None, cli.of_measurement("--lengths", "-l", help="Sequence lengths in tokens; default: 512,2048.")
     ] = None,
@@ -78,21 +74,22 @@ def bench(
     rounds. Beyond the model's context length the unpatched model is timed too, though its outputs mean nothing there.
     Memory is the peak beyond the weights, counted on Linux and on CUDA; in decoding it includes the KV cache.
     """
+    import torch
+
     from hf_posenc.core.files.atomic import write_json
     from hf_posenc.insight.bench import bench as run
     from hf_posenc.insight.bench import device_of
 
-    if shape is None:
-        cli.check_unread(context, ("trained_length",), "has an effect with --shape only. Add that, or leave it out.")
-    else:
+    if shape is not None:
         cli.check_unread(
             context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out."
         )
     chosen = cli.lengths_of("--lengths", lengths) or [512, 2048]
     if out is not None:
         check_output_folder("--out", out)
+    torch.set_num_threads(threads)
     measured_on = device_of(device)
-    trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
+    trained = max(16, int(max(chosen) / (factor or 8)))  # of a model of --shape
     target = load(model, base, shape, trained, dtype).to(measured_on.torch)
     about = {
         "command": cli.command_line(context), "model": model if shape is None else shape,
@@ -104,7 +101,7 @@ def bench(
         with output.progress() as progress:
             for cell in run(
                 target, ",".join(schemes), chosen, cases=cli.words_of([cases]), factor=factor, rounds=rounds,
-                batch_size=batch_size, compile=compile, threads=threads, progress=progress,
+                batch_size=batch_size, compile=compile, progress=progress,
             ):  # fmt: skip
                 cells.append(cell)
                 if out is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -32,7 +31,6 @@ def bench(
     schemes: str | Sequence[Given],
     lengths: Sequence[int],
     *,
-    threads: int | None = 1,
     progress: OpenProgressCallback = lambda done, doing: None,
     **settings: Any,
 ) -> Iterator[BenchCell]:
@@ -43,7 +41,6 @@ def bench(
             PEFT adapter is then merged, and its scheme removed.
         schemes: as `hf_posenc.eval.compare` takes them.
         lengths: tokens of a text, or in the KV cache.
-        threads: CPU threads of torch; None keeps the setting.
         progress: called with the completed fraction and a description of the current step.
         **settings: see `BenchSettings`.
 
@@ -56,7 +53,7 @@ def bench(
     plan = BenchSettings(entries_of(schemes), tuple(lengths), **settings)
     loaded: Any = load_unpatched(model)[0] if isinstance(model, (str, os.PathLike)) else model
     check_model(loaded, plan)
-    return run(loaded, plan, device_of(str(loaded.device)), threads, progress)
+    return run(loaded, plan, device_of(str(loaded.device)), progress)
 
 
 def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
@@ -72,15 +69,13 @@ def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
 
 
 def run(
-    model: PreTrainedModel, settings: BenchSettings, device: Device, threads: int | None, progress: OpenProgressCallback
+    model: PreTrainedModel, settings: BenchSettings, device: Device, progress: OpenProgressCallback
 ) -> Iterator[BenchCell]:
     """Yield all cells in order."""
     work = list(product(settings.cases, settings.lengths, settings.entries))
     for number, (case, length, entry) in enumerate(work):
         own = part_of(progress, number / len(work), 1 / len(work), f"{entry.label}, {case}, {length:,}: ")
-        with torch_threads(threads):
-            cell = cell_of(model, settings, device, case, length, entry, own)
-        yield cell
+        yield cell_of(model, settings, device, case, length, entry, own)
 
 
 def cell_of(
@@ -150,14 +145,3 @@ def text(model: PreTrainedModel, rows: int, length: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     config: Any = base_model_of(model)[0].config
     return torch.randint(0, config.vocab_size, (rows, length), generator=generator).to(model.device)
-
-
-@contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """Inside the block, set the number of CPU threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
