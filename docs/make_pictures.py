@@ -59,12 +59,12 @@ PROBE = "probe --model starter:llama --scheme yarn --factor 4"
 PICTURES = (
     Made(
         "binary",
-        "show binary sinusoidal --picture code --length 64 --shape width=16",
+        "show binary sinusoidal --picture code --length 64 --set width=16",
         "Position down, channel across, one scale: binary digits jump, waves change smoothly.",
     ),
     Made(
         "path",
-        "show binary sinusoidal --picture path --length 64 --shape width=64 --import examples/guide_plots.py",
+        "show binary sinusoidal --picture path --length 64 --set width=64 --import examples/guide_plots.py",
         "Codes on their first two principal components, each at its own scale: one path jumps, the other is smooth.",
     ),
     Made(

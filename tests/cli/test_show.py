@@ -26,7 +26,7 @@ def test_a_scheme_is_the_only_required_argument(call: Callable, here: Path) -> N
 
 
 def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
-    words = ("show", "yarn", "pi:factor=2", "-p", "frequencies", "--factor", "8", "--shape", "head_dim=8", "--json")
+    words = ("show", "yarn", "pi:factor=2", "-p", "frequencies", "--factor", "8", "--set", "head_dim=8", "--json")
     answer = call(*words)
     assert answer.code == 0
     (found,) = answer.data
