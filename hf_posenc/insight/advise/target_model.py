@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.errors import AlreadyPatched, UnsupportedModel
+from hf_posenc.errors import AlreadyPatched
 from hf_posenc.insight.advise.memory import skeleton
 from hf_posenc.patching.layer_schemes import layout_of, overwrites_scaling, trained_length_of_patch
 from hf_posenc.patching.scheme_config import SchemeConfig
@@ -96,19 +96,11 @@ class TargetModel:
         return f"{base}, scaled by {self.scaling!r}" + (f" to {self.reach:,}" if self.reach != self.trained else "")
 
 
-def _config_of_model(model: nn.Module) -> PreTrainedConfig:
-    try:
-        return base_model_of(model)[0].config
-    except UnsupportedModel:
-        config = getattr(model, "config", None)
-        if isinstance(config, PreTrainedConfig):
-            return config
-        raise
-
-
 def _config_of(given: Any) -> PreTrainedConfig:
-    if isinstance(given, (nn.Module, PreTrainedConfig)):
-        config = _config_of_model(given) if isinstance(given, nn.Module) else given
+    if isinstance(given, nn.Module):
+        given = base_model_of(given)[0].config
+    if isinstance(given, PreTrainedConfig):
+        config = given
         carried = SchemeConfig.of_config(vars(config.get_text_config()), config.name_or_path or "this model")
     else:
         checkpoint = given if isinstance(given, Checkpoint) else Checkpoint.open(given)
