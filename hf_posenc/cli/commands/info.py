@@ -110,10 +110,9 @@ def list_command(
         return
     records = list_schemes()
     if model is not None:
-        from hf_posenc.patches.default_geometry import default_geometry  # loads transformers: seconds
+        from hf_posenc.insight.families import schemes_of  # loads transformers: seconds
 
-        geometry = default_geometry(known_type(model))
-        records = [record for record in records if not record.unmet_needs(geometry)]
+        records = schemes_of(known_type(model))
     records.sort(key=lambda record: record.recipe)
     if as_json:
         output.show_json([asdict(record) for record in records])
@@ -137,10 +136,11 @@ def show_families(model: str | None, as_json: bool) -> None:
 
 def known_type(model: str) -> str:
     """Check that transformers knows a model type."""
-    from hf_posenc.patches.default_geometry import model_types
+    from transformers import CONFIG_MAPPING
 
-    if model not in (known := model_types()):
-        raise BadArgument(f"transformers knows no model type {model!r}.{nearest(model, known)} Choose another.")
+    if model not in CONFIG_MAPPING:
+        close = nearest(model, CONFIG_MAPPING)
+        raise BadArgument(f"transformers knows no model type {model!r}.{close} Choose another.")
     return model
 
 
