@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+UNCHANGED = nullcontext()
+
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
@@ -53,6 +55,14 @@ def remove_hooks(
         del hooks[number]
         if beside is not None:
             beside.pop(number, None)
+
+
+def autocast_of(device: torch.device) -> torch.autocast | None:
+    """The autocast that is on for a device, as a context to enter again where it was switched off; None for none."""
+    kind = device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):  # the meta device has none to ask about
+        return None
+    return torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=torch.is_autocast_cache_enabled())
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from hf_posenc.cache.length_rotated import length_rotation_of
 from hf_posenc.cache.snapshot import LayerSnapshot
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
+from hf_posenc.core.torch_state import UNCHANGED, autocast_of
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward import paged
@@ -52,6 +53,7 @@ class RotatedCall(NamedTuple):
         queries: one tensor a region, ``[batch, heads, query, head_dim]``.
         keys: the different copies, ``[batch, kv_heads, key, head_dim]``.
         values: ``[batch, kv_heads, key, head_dim]``.
+        autocast: the caller's, switched off here; the host's own attention function runs under it.
     """
 
     plan: CallPlan
@@ -60,6 +62,7 @@ class RotatedCall(NamedTuple):
     queries: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
     values: Tensor
+    autocast: torch.autocast | None
 
 
 class PatchedAttention(PatchedLayer):
@@ -86,6 +89,8 @@ class PatchedAttention(PatchedLayer):
     ) -> AttentionOutput:
         """Compute position-aware attention in six stages: context, rotate, cache, terms, scale, compute.
 
+        Autocast is off meanwhile: it would round positions' biases and scores to bfloat16.
+
         Args:
             q: ``[batch, heads, query, head_dim]``, not rotated; ``k`` and ``v`` likewise, of the new tokens.
             hidden: what they were projected from, ``[batch, query, width]``.
@@ -104,35 +109,41 @@ class PatchedAttention(PatchedLayer):
             cache = take_cache(host)
         if isinstance(cache, PARTED):
             cache = cache_of_self_attention(cache, host)
-        plan = plan_of(self, q, cache, mask, host)
-        ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden, cache)
-        if plan.paged:
-            return paged.attend(self, q, k, v, ctx, host)
-        queries, keys, v = self._rotate(plan, ctx, q, k, v)
-        del q, k  # memory, where they were rotated
-        untried = cache is not None and not plan.succeeded and not is_traced()
-        before = LayerSnapshot(cache, self.layer_idx or 0) if untried else None
-        try:
-            keys, v, ctx = self._update(plan, ctx, keys, v, cache)
-            shared = plan.shared
-            if shared is None:
-                terms = plan.scheme.terms(ctx)
-                check_context_parallel(plan.scheme, terms, plan.mask)
-                shared = SharedTerms.of(terms)
-            if shared.query_factor is not None:
-                queries = scale(queries, shared.query_factor)
-            found = self.mix(RotatedCall(plan, shared, ctx, queries, keys, v), host, cache)
-        except PosEncError:
-            if before is not None:
-                before.restore()
-            raise
-        plan.succeeded = True
-        return found
+        autocast = autocast_of(q.device)
+        with UNCHANGED if autocast is None else torch.autocast(q.device.type, enabled=False):
+            plan = plan_of(self, q, cache, mask, host)
+            ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden, cache, autocast)
+            if plan.paged:
+                return paged.attend(self, q, k, v, ctx, host)
+            queries, keys, v = self._rotate(plan, ctx, q, k, v)
+            del q, k  # memory, where they were rotated
+            untried = cache is not None and not plan.succeeded and not is_traced()
+            before = LayerSnapshot(cache, self.layer_idx or 0) if untried else None
+            try:
+                keys, v, ctx = self._update(plan, ctx, keys, v, cache)
+                shared = plan.shared
+                if shared is None:
+                    terms = plan.scheme.terms(ctx)
+                    check_context_parallel(plan.scheme, terms, plan.mask)
+                    shared = SharedTerms.of(terms)
+                if shared.query_factor is not None:
+                    queries = scale(queries, shared.query_factor)
+                found = self.mix(RotatedCall(plan, shared, ctx, queries, keys, v, autocast), host, cache)
+            except PosEncError:
+                if before is not None:
+                    before.restore()
+                raise
+            plan.succeeded = True
+            return found
 
-    def _context(self, plan: CallPlan, hidden: Tensor, cache: Cache | None) -> PositionContext:
+    def _context(
+        self, plan: CallPlan, hidden: Tensor, cache: Cache | None, autocast: torch.autocast | None
+    ) -> PositionContext:
         """Positions, with what belongs to this layer."""
-        kept = None if plan.paged else kept_values(cache, self.layer_idx)
-        return replace(plan.ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx, kept=kept)
+        kept, projections = None if plan.paged else kept_values(cache, self.layer_idx), LayerProjections(self, autocast)
+        if autocast is not None:  # which casts what layers read, and is off for those of the scheme
+            hidden = hidden.to(next((weight.dtype for weight in plan.scheme.parameters()), hidden.dtype))
+        return replace(plan.ctx, hidden=hidden, projections=projections, layer=self.layer_idx, kept=kept)
 
     def _rotate(
         self, plan: CallPlan, ctx: PositionContext, q: Tensor, k: Tensor, v: Tensor
@@ -165,7 +176,8 @@ class PatchedAttention(PatchedLayer):
         seen = call.plan.ctx.key_positions.shape[1]
         if call.keys[0].shape[2] > seen:  # the rest of a static cache is not written yet
             call = call._replace(keys=(call.keys[0][:, :, :seen],), values=call.values[:, :, :seen])
-        return self._by_host(call, host)
+        with call.autocast or UNCHANGED:
+            return self._by_host(call, host)
 
     def _by_host(self, call: RotatedCall, host: dict[str, Any]) -> AttentionOutput:
         plan, q, k, v = call.plan, call.queries[0], call.keys[0], call.values
@@ -178,7 +190,7 @@ class PatchedAttention(PatchedLayer):
         return plan.function(self, q, k, v, plan.mask, dropout=self.live_dropout, scaling=scaling, **host)
 
     def _by_engine(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
-        plan, shared, ctx, queries, keys, v = call
+        plan, shared, ctx, queries, keys, v, _ = call
         if len(keys) != len(shared.key_copies) or len(keys) > 1:
             keys = tuple([keys[number % len(keys)] for number in shared.key_copies])
         terms, softcap, own_sink = shared.terms, host.get("softcap"), host.get("s_aux")
@@ -214,10 +226,20 @@ class PatchedAttention(PatchedLayer):
 
 
 class LayerProjections:
-    """A layer's own query and key projections, without the scheme knowing the layer."""
+    """A layer's own query and key projections, without the scheme knowing the layer; under the caller's autocast."""
 
-    def __init__(self, attention: PatchedAttention) -> None:
-        self.query, self.key = attention.project_query, attention.project_key
+    def __init__(self, attention: PatchedAttention, autocast: torch.autocast | None = None) -> None:
+        self.attention, self.autocast = attention, autocast or UNCHANGED
+
+    def query(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[heads, n, head_dim]``."""
+        with self.autocast:
+            return self.attention.project_query(x)
+
+    def key(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[kv_heads, n, head_dim]``."""
+        with self.autocast:
+            return self.attention.project_key(x)
 
 
 def with_sink(terms: Terms, own: Tensor) -> Terms:
