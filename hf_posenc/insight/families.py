@@ -124,7 +124,7 @@ def schemes_of(model_type: str) -> list[SchemeRecord]:
         UnsupportedModel: no model of its default configuration can be built or patched.
     """
     kinds: tuple[Kind, ...] = "masked", "causal", "seq2seq"
-    kind = next((kind for kind in kinds if model_type in CLASSES[kind]), "causal")
+    kind: Kind = next((one for one in kinds if model_type in CLASSES[one]), "causal")
     try:
         return defined_on(geometries(default_model(model_type, kind)))
     except PosEncError:

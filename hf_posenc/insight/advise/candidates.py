@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import NoEffect, PosEncError
 from hf_posenc.forward.current_forward import schemes_of_base
@@ -23,7 +21,7 @@ from hf_posenc.insight.advise.evidence import MeasuredRow, RealRow, Shown, measu
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.target_model import TargetModel
-from hf_posenc.patching.expected_effect import differs_from_host
+from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
@@ -85,7 +83,7 @@ class CandidateSetting:
         # Layers that see a window of keys keep their own positions, and say nothing of the scheme.
         scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
         geometry = scheme.geometry
-        if geometry.relative and not differs_from_host(scheme, spread(geometry), geometry):
+        if geometry.relative and not differs_from_host(scheme, spread_positions(geometry.target_length), geometry):
             raise NoEffect(f"Scheme {name!r} would compute what this model does already at these lengths.")
         return scheme
 
@@ -183,15 +181,6 @@ def written_out(scheme: Scheme) -> dict[str, int]:
         for name, parameter in list(inspect.signature(type(part).__init__).parameters.items())[2:]
         if parameter.default is None and type(value := getattr(part, name, None)) is int
     }
-
-
-def spread(geometry: Geometry) -> torch.Tensor:
-    """Positions at both ends and around the trained length, ``[1, token]``."""
-    trained, target = geometry.trained_length, geometry.target_length
-    positions = {
-        position for edge in (0, 1, trained, target) for position in (edge - 1, edge) if 0 <= position < target
-    }
-    return torch.tensor([sorted(positions)])
 
 
 def well_trained_group(trained: int, target: int, window: int) -> int:
