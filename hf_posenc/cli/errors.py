@@ -20,6 +20,7 @@ FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130
 
 USAGE_ERRORS = (
     BadArgument,
+    errors.AlreadyPatched,
     errors.AlreadyScaled,
     errors.BadComparison,
     errors.CannotCombine,

@@ -21,13 +21,13 @@ from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.settings import check_fields
 from hf_posenc.core.torch_state import drawn_from
-from hf_posenc.errors import NothingStretched, OptionOutOfRange
+from hf_posenc.errors import AlreadyPatched, NothingStretched, OptionOutOfRange
 from hf_posenc.forward.attention import LayerProjections
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.state import base_model_of
+from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme
 from hf_posenc.schemes.entry import Entry
@@ -112,6 +112,11 @@ class Model:
         Raises:
             AlreadyPatched: the model carries a scheme.
         """
+        if is_patched(self.model):
+            raise AlreadyPatched(
+                f"This model carries scheme {describe(self.model).scheme!r}. Plot the unpatched model, or in Python "
+                "what Plot.numbers finds in Target(name, scheme_of(model))."
+            )
         with drawn_from(SEED), warnings.catch_warnings():
             warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
             patch_model(self.model, entry.scheme or Unpatched, **{**lengths, **entry.options})
