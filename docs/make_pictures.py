@@ -59,12 +59,12 @@ PROBE = "probe --model starter:llama --scheme yarn --factor 4"
 PICTURES = (
     Made(
         "binary",
-        "show binary sinusoidal --picture code --length 64 --shape width=16",
+        "show binary sinusoidal --picture code --length 64 --set width=16",
         "Position down, channel across, one scale: binary digits jump, waves change smoothly.",
     ),
     Made(
         "path",
-        "show binary sinusoidal --picture path --length 64 --shape width=64 --import examples/guide_plots.py",
+        "show binary sinusoidal --picture path --length 64 --set width=64 --import examples/guide_plots.py",
         "Codes on their first two principal components, each at its own scale: one path jumps, the other is smooth.",
     ),
     Made(
@@ -104,7 +104,7 @@ PICTURES = (
     ),
     Made(
         "rope2d",
-        "show rope rope_nd --picture grid",
+        "show rope rope_nd --picture grid --import examples/guide_plots.py",
         "Scores of the middle patch (×) on one scale: numbered row by row (left), and with two coordinates (right).",
     ),
     Made(
@@ -150,7 +150,6 @@ OF_KINDS = {
     "distance": "Distance in use between each query and key; grey is masked.",
     "frequencies": "Frequency of every pair of channels before and after, logarithmic scale. Below the dashed line, "
     "a pair completes no turn within the trained length.",
-    "grid": "Score of the middle patch of an image (×) with all others.",
     "places": "Positions that the tokens of three texts get in training.",
     "temperature": "Factor of all scores of a query, by its position.",
     "visible": "Keys that each query attends to; grey is masked.",
@@ -167,8 +166,12 @@ OF_SCHEMES = {  # schemes whose first plot says little, or needs a model
         "The factor of all scores of a query rises by a step every 8,192 tokens.",
     ),
     "mrope": (
-        "show mrope mrope:interleaved=true",
+        "show mrope mrope:interleaved=true --picture grid --import examples/guide_plots.py",
         "Score of the middle patch (×), one scale: coordinates rotate slow pairs; interleaved, pairs of all speeds.",
+    ),
+    "rope_nd": (
+        "show rope_nd --picture grid --import examples/guide_plots.py",
+        "Score of the middle patch of an image (×) with all others.",
     ),
     "cope": ("show cope", "CoPE's table is zero before training: no bias yet."),
     "proportional": ("show proportional --factor 1", "A quarter of the pairs, the slowest, is not rotated."),

@@ -1,4 +1,4 @@
-"""Plots of your own, in one file: three of the guide, which draw every scheme with codes.
+"""Plots of your own, in one file: four of the guide. Three draw schemes with codes, one rotations by coordinates.
 
     hf-posenc show binary sinusoidal --picture path --import examples/guide_plots.py --out path.png
 
@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.plotting import MAGNITUDES
-from hf_posenc.insight.plots import Plot, Sheet, Target, View, codes, marks, register_plot
-from hf_posenc.insight.plots.bases import Line, Lines
+from hf_posenc.insight.plots import Plot, Sheet, Target, View, codes, marks, pair_scores, register_plot
+from hf_posenc.insight.plots.bases import Line, Lines, Maps
+from hf_posenc.insight.plots.registry import position_range
 
 LENGTH = 100
+SIDE = 15  # patches of an image
 TIED = 1e-6  # relative difference of two widths that is rounding
 GOLDEN = math.pi * (3 - math.sqrt(5))  # gives every channel a clearly different direction
 
@@ -136,3 +138,43 @@ def among_ties(towards: Tensor, size: Tensor, directions: Tensor, which: int, be
     if before is not None:
         found = found - before * (before @ found)
     return found / found.norm().clamp(min=1e-12)
+
+
+@register_plot
+class Grid(Maps):
+    """Score of the middle patch of an image with every other; a one-dimensional scheme numbers patches line by line."""
+
+    name, title = "grid", "Score of the middle patch of an image with all others"
+    key, unit = "score", "score with the patch at ×"
+    axis_names, sizes = ("column (patches)", "row (patches)"), ((3.3, 3.3), (3.3, 3.3))
+    trained_length = positions = SIDE * SIDE
+    companions = ("rotation", "row_rotation", "bias")
+
+    def shows(self, target: Target) -> bool:
+        return getattr(target.scheme.rotation(), "axes", None) is not None
+
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        side = max(1, round((view.length or SIDE * SIDE) ** 0.5))
+        middle = side // 2
+        return {"row": middle, "column": middle, "score": patch_scores(target, side, side, middle, middle)}
+
+    def mark(self, axes: Any, sheet: Sheet) -> None:
+        axes.plot(sheet.numbers["column"], sheet.numbers["row"], "x", color=marks.HUES[4], markersize=6)
+
+
+def patch_scores(target: Target, height: int, width: int, row: int, column: int) -> Tensor:
+    """Logits of one patch of an image with all others, seen or not, ``[height, width]``, of the first head.
+
+    For a scheme with coordinates, the last two are row and column and any before them 0; another numbers the patches
+    line by line, as a text.
+    """
+    number = torch.arange(height * width)
+    given = None
+    if getattr(target.scheme.rotation(), "axes", None) is not None:
+        count = target.scheme.coordinates(position_range(1), None).shape[-1]
+        given = torch.zeros(1, height * width, count, dtype=torch.long)
+        given[0, :, -1] = number % width
+        if count > 1:
+            given[0, :, -2] = number // width
+    found = pair_scores.logits(pair_scores.call_of(target, height * width, coordinates=given))
+    return found[0, 0, row * width + column].view(height, width)

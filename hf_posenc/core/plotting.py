@@ -71,9 +71,13 @@ def require_matplotlib() -> None:
 
 
 def save_figure(canvas: Any, path: Path) -> None:
-    """Write a figure atomically, in the format of the file name's suffix."""
-    content = io.BytesIO()
-    canvas.savefig(content, format=path.suffix.lstrip(".") or "png")
+    """Write a figure atomically, in the format of the file name's suffix: the same bytes every time, text as text."""
+    from matplotlib import rc_context
+
+    content, kind = io.BytesIO(), path.suffix.lstrip(".").lower() or "png"
+    unset = {"png": ("Software",), "svg": ("Date", "Creator")}.get(kind, ())  # which differ from one time to the next
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hf_posenc"}):
+        canvas.savefig(content, format=kind, metadata=dict.fromkeys(unset))
     write_bytes(path, content.getvalue())
 
 

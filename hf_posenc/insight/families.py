@@ -8,6 +8,7 @@ of its tokens, and with its measured rotation put back its outputs return.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +18,8 @@ from transformers.models.auto import modeling_auto
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.core.geometry import Geometry, LayerKind
-from hf_posenc.errors import PosEncError
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.errors import PosEncError, UnsupportedModel, nearest, shown
 from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patching.state import base_model_of, stacks_of
 from hf_posenc.schemes.registry import list_schemes
@@ -71,7 +73,9 @@ def family(model_type: str, kind: Kind) -> Family:
 
 def default_model(model_type: str, kind: Kind) -> Any:
     """A model of the default configuration of a family, without weights of its own."""
-    named = CLASSES[kind].get(model_type) or next(names[model_type] for names in OTHERS if model_type in names)
+    named = CLASSES[kind].get(model_type) or next((names[model_type] for names in OTHERS if model_type in names), None)
+    if named is None:
+        raise UnsupportedModel(f"transformers has no model of text of the type {model_type!r}. Choose another.")
     cls = getattr(transformers, named if isinstance(named, str) else named[0])
     config = CONFIG_MAPPING[model_type]()
     if kind == "causal" and hasattr(config, "is_decoder"):
@@ -108,12 +112,40 @@ def look_at(model: Any, model_type: str, kind: Kind) -> Family:
         return Family(model_type, kind, "refused", _first_sentence(error))
     except Exception as error:  # whatever a forward pass of a model that nobody filled in says
         return Family(model_type, kind, "not built", f"{type(error).__name__}: {_first_sentence(error)}")
-    defined = sum(not any(map(record.unmet_needs, seen.values())) for record in list_schemes())
     partly = any(geometry.mixes_otherwise for geometry in seen.values())
     words = {name: described(geometry) for name, geometry in seen.items()}
     alike = len(set(words.values())) == 1
     detail = next(iter(words.values())) if alike else " | ".join(f"{name}: {text}" for name, text in words.items())
-    return Family(model_type, kind, "attention layers" if partly else "exact", detail, defined)
+    return Family(model_type, kind, "attention layers" if partly else "exact", detail, len(defined_on(seen)))
+
+
+def schemes_of(model_type: str) -> list[SchemeRecord]:
+    """The schemes that are defined on a family: where it has several kinds, on its encoders.
+
+    Raises:
+        UnsupportedModel: transformers does not know it, or no model of text can be built of its default configuration.
+    """
+    if model_type not in CONFIG_MAPPING:
+        raise UnsupportedModel(
+            f"transformers knows no model type {shown(model_type)}.{nearest(model_type, CONFIG_MAPPING)} "
+            "Choose another, such as 'llama'."
+        )
+    kinds: tuple[Kind, ...] = "masked", "causal", "seq2seq"
+    kind: Kind = next((one for one in kinds if model_type in CLASSES[one]), "causal")
+    try:
+        return defined_on(geometries(default_model(model_type, kind)))
+    except PosEncError:
+        raise
+    except Exception as error:  # whatever a class says of its own default configuration
+        raise UnsupportedModel(
+            f"The default configuration of {model_type!r} builds no model of text ({type(error).__name__}: {error}). "
+            "Look at a checkpoint: hf-posenc list --models --model NAME."
+        ) from error
+
+
+def defined_on(stacks: Mapping[str, Geometry]) -> list[SchemeRecord]:
+    """The schemes that are defined on all stacks of a model."""
+    return [record for record in list_schemes() if not any(map(record.unmet_needs, stacks.values()))]
 
 
 def geometries(model: Any) -> dict[str, Geometry]:

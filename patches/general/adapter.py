@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel, first_line
@@ -19,13 +18,12 @@ from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, TOKEN_TY
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter, causal_mask
 from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, InterceptedAttention, goes_through_interface
-from hf_posenc.patches.general.base_model import innermost, unsupported
+from hf_posenc.patches.general.base_model import innermost
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
 from hf_posenc.patches.general.inline import InterceptedInlineAttention, attention_modules
 from hf_posenc.patches.general.observation import SILENT, Observation, SilentRotary
 from hf_posenc.patches.general.observe import observe
-from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, as_wide, check_own_table
 from hf_posenc.patches.shared.rotary_host import AddsPositionCode
@@ -197,24 +195,6 @@ class GeneralAdapter(Adapter):
         parts = attention.split(".")
         end = next((number for number, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
         return base.get_submodule(".".join(parts[: end + 1]))
-
-
-def adapter_of_configuration(config: PreTrainedConfig) -> GeneralAdapter | None:
-    """The general adapter for models of a configuration, of which there need not be one; None where it has no class.
-
-    Raises:
-        UnsupportedModel: a model of its class has no attention that can be intercepted.
-    """
-    classes = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING)
-    cls = next((mapping[type(config)] for mapping in classes if type(config) in mapping), None)
-    if cls is None:
-        return None
-    adapter = GeneralAdapter()
-    with without_weights():
-        model = cls(copy.deepcopy(config))
-    if adapter.base_model(model) is None:
-        raise unsupported(model)
-    return adapter
 
 
 def entries_of(config: PreTrainedConfig) -> str:

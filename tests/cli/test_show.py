@@ -26,7 +26,7 @@ def test_a_scheme_is_the_only_required_argument(call: Callable, here: Path) -> N
 
 
 def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
-    words = ("show", "yarn", "pi:factor=2", "-p", "frequencies", "--factor", "8", "--shape", "head_dim=8", "--json")
+    words = ("show", "yarn", "pi:factor=2", "-p", "frequencies", "--factor", "8", "--set", "head_dim=8", "--json")
     answer = call(*words)
     assert answer.code == 0
     (found,) = answer.data
@@ -42,7 +42,7 @@ def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
 
 
 def test_a_model_is_shown_as_it_is(call: Callable) -> None:
-    """GPT-2's own table; what a patched model has learned: tests/insight/plots/test_models.py."""
+    """GPT-2's own table."""
     answer = call("show", "learned", "-m", "starter:gpt2", "-p", "code", "-l", "6", "--json")
     assert answer.code == 0, answer.err
     (scheme,) = answer.data[0]["schemes"]
@@ -52,6 +52,6 @@ def test_a_model_is_shown_as_it_is(call: Callable) -> None:
 def test_listed_plots_are_those_that_the_scheme_has(call: Callable) -> None:
     every = [row["name"] for row in call("show", "--list", "--json").data]
     mine = [row["name"] for row in call("show", "alibi", "--list", "--json").data]
-    assert {"code", "clock", "distance", "grid", "visible"} <= set(every)
+    assert {"code", "clock", "distance", "visible"} <= set(every)
     assert mine == ["bias", "bias_curve", "score", "score_curve"]
     assert "Bias against distance" in call("show", "alibi", "--list").out

@@ -16,7 +16,7 @@ from hf_posenc.schemes.entry import Entry
 from ..example_modules import example_module
 
 OMEGA = [1e4 ** (-2 * m / 16) for m in range(8)]
-NAMES = ("dimensions", "product", "path")
+NAMES = ("dimensions", "product", "path", "grid")
 
 
 @pytest.fixture
@@ -61,6 +61,19 @@ def test_where_directions_tie_the_plane_does_not_depend_on_the_factorisation(exa
     size, towards = torch.ones(5).double(), torch.arange(5).double()
     one, two = (example.among_ties(towards, size, basis, 0) for basis in (torch.eye(5).double(), other))
     assert torch.allclose(one, two)
+
+
+def test_patches_of_an_image_see_rows_and_columns(example: ModuleType) -> None:
+    found = example.patch_scores(look("rope_nd", {}), 5, 7, 2, 3)
+    fast = [100.0 ** (-2 * m / 4) for m in range(2)]
+    expected = [
+        [(sum(math.cos((y - 2) * w) for w in fast) + sum(math.cos((x - 3) * w) for w in fast)) / 4 for x in range(7)]
+        for y in range(5)
+    ]
+    assert torch.allclose(found, torch.tensor(expected), atol=1e-5)
+    text = example.patch_scores(look("rope", {}), 5, 7, 2, 3)  # control: line by line, the patch above is 7 tokens away
+    assert float(text[1, 3]) == pytest.approx(sum(math.cos(7 * w) for w in OMEGA[::2]) / 4, abs=1e-5)
+    assert (text - found).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(("name", "lines"), [("dimensions", [3, 3]), ("product", [4]), ("path", [33, 33])])

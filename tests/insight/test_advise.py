@@ -28,7 +28,7 @@ from transformers import (
 
 from hf_posenc import advise, describe, patch_model, scheme_of, unpatch_model
 from hf_posenc.core.lengths import tokens
-from hf_posenc.errors import LengthContradiction, UnsupportedModel
+from hf_posenc.errors import AlreadyPatched, LengthContradiction, UnsupportedModel
 from hf_posenc.insight.advise import Advice
 from hf_posenc.insight.advise.candidates import well_trained_group
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, zero_shot_candidates
@@ -200,22 +200,12 @@ def test_nothing_is_put_on_frequencies_that_change_with_the_length() -> None:
     assert "yarn" in schemes(advice)
 
 
-def test_a_checkpoint_with_a_scheme(tmp_path: Path) -> None:
+def test_a_model_with_a_scheme_is_refused(tmp_path: Path) -> None:
     model = patch_model(tiny("llama"), "yarn", factor=2)
     model.save_pretrained(tmp_path)
     for given_ in (str(tmp_path), model):
-        advice = advise(given_, TARGET)
-        assert (advice.trained_length, advice.reach) == (TRAINED, 2 * TRAINED)
-        assert "yarn" in advice.positions
-        assert "from_pretrained" in " ".join(advice.warnings)
-        one = advice.recommendations[0]
-        exec(one.patch, {"model": model, "patch_model": patch_model, "unpatch_model": unpatch_model})
-        assert describe(model).target_length == TARGET
-        unpatch_model(model)
-        patch_model(model, "yarn", factor=2)
-        assert advice.training[0].to_dict().keys().isdisjoint({"compare", "finetune"})  # no command unpatches
-        assert "hf-posenc" not in str(advice)
-    assert advise(str(tmp_path), 2 * TRAINED).recommendations == ()
+        with pytest.raises(AlreadyPatched, match="carries scheme 'yarn'"):
+            advise(given_, TARGET)
 
 
 def test_a_target_beyond_the_table_is_warned_of() -> None:
@@ -245,7 +235,7 @@ def test_a_linear_bias_is_interpolated(alibi: str, head_dim: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "why"),
-    [(CTRLConfig(n_positions=4096), "Write an adapter for it"), (LongT5Config(), "'longt5' models keep position")],
+    [(CTRLConfig(n_positions=4096), "Write an adapter for it"), (LongT5Config(), "holds several models")],
 )
 def test_an_architecture_without_adapter(config: Any, why: str) -> None:
     with pytest.raises(UnsupportedModel, match=why):

@@ -33,13 +33,9 @@ def bench(
     shape: Annotated[
         str | None,
         cli.of_model(
-            help="Instead of --model: random float32 weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8; a "
-            "Llama, or gpt2:2,512,8,8, bert:2,512,8,8."
+            help="Instead of --model: a Llama with random float32 weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as "
+            "2,512,8,8."
         ),
-    ] = None,
-    trained_length: Annotated[
-        int | None,
-        cli.length_option(help="With --shape; default: the longest length / factor.", heading=cli.MODEL),
     ] = None,
     lengths: Annotated[
         list[str] | None, cli.of_measurement("--lengths", "-l", help="Sequence lengths in tokens; default: 512,2048.")
@@ -78,22 +74,23 @@ def bench(
     rounds. Beyond the model's context length the unpatched model is timed too, though its outputs mean nothing there.
     Memory is the peak beyond the weights, counted on Linux and on CUDA; in decoding it includes the KV cache.
     """
+    import torch
+
     from hf_posenc.core.files.atomic import write_json
     from hf_posenc.insight.bench import bench as run
     from hf_posenc.insight.bench import device_of
 
-    if shape is None:
-        cli.check_unread(context, ("trained_length",), "has an effect with --shape only. Add that, or leave it out.")
-    else:
+    if shape is not None:
         cli.check_unread(
             context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out."
         )
     chosen = cli.lengths_of("--lengths", lengths) or [512, 2048]
     if out is not None:
         folder_to_write(out)
+    torch.set_num_threads(threads)
     measured_on = device_of(device)
-    trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
-    target = load(model, base, shape, trained, dtype)
+    trained = max(16, int(max(chosen) / (factor or 8)))  # of a model of --shape
+    target = load(model, base, shape, trained, dtype).to(measured_on.torch)
     about = {
         "command": cli.command_line(context), "model": model if shape is None else shape,
         "dtype": str(target.dtype).removeprefix("torch."), "device": measured_on.name, "threads": threads,
@@ -104,16 +101,16 @@ def bench(
         with output.progress() as progress:
             for cell in run(
                 target, ",".join(schemes), chosen, cases=cli.words_of([cases]), factor=factor, rounds=rounds,
-                batch_size=batch_size, compile=compile, device=measured_on, threads=threads, progress=progress,
+                batch_size=batch_size, compile=compile, progress=progress,
             ):  # fmt: skip
                 cells.append(cell)
                 if out is not None:
                     write_json(out / RESULTS, numbers(cells, about))
     except KeyboardInterrupt:
         output.fail(f"Interrupted. {len(cells)} finished cell(s) kept.")
-        show(cells, about, measured_on.torch.type, out, as_json)
+        show(cells, about, out, as_json)
         raise
-    show(cells, about, measured_on.torch.type, out, as_json)
+    show(cells, about, out, as_json)
     states = {cell.state for cell in cells}
     if "failed" in states:
         raise Exit(FAILED)
@@ -127,7 +124,6 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
 
     from hf_posenc.checkpoints.merge import load_unpatched
     from hf_posenc.insight.bench import random_model
-    from hf_posenc.insight.bench.models import KINDS
 
     if shape is None:
         with output.other_bars_off():
@@ -135,19 +131,13 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
         if own is not None:
             output.note(cli.REMOVED.format(own.scheme))
         return loaded
-    kind, colon, listed = shape.rpartition(":")
-    kind = kind if colon else "llama"
-    numbers = cli.whole_numbers("--shape", [listed])
+    numbers = cli.whole_numbers("--shape", [shape])
     if len(numbers) != 4:
         raise BadArgument(f"--shape takes LAYERS,HIDDEN,HEADS,KV_HEADS, got {shape!r}. Write for example 2,512,8,8.")
-    if kind not in KINDS:
-        raise BadArgument(
-            f"--shape takes a model type of {', '.join(KINDS)}, got {kind!r}. Write for example gpt2:2,512,8,8."
-        )
     if dtype == "auto":
         raise BadArgument("--dtype auto needs stored weights, which --shape does not have. Write for example bfloat16.")
     layers, hidden, heads, kv_heads = numbers
-    return random_model((layers, hidden, heads, kv_heads), kind, trained_length, getattr(torch, dtype or "float32"))
+    return random_model((layers, hidden, heads, kv_heads), trained_length, getattr(torch, dtype or "float32"))
 
 
 RESULTS = "bench.json"
@@ -158,16 +148,16 @@ def numbers(cells: Sequence[BenchCell], about: dict[str, Any]) -> dict[str, Any]
     return {"about": about, "cells": [cell.to_dict() for cell in cells]}
 
 
-def show(cells: Sequence[BenchCell], about: dict[str, Any], device: str, out: Path | None, as_json: bool) -> None:
+def show(cells: Sequence[BenchCell], about: dict[str, Any], out: Path | None, as_json: bool) -> None:
     """Show one table per case, the reasons of missing values, and the files written."""
-    from hf_posenc.insight.bench.results import TITLES, busy_remark, remarks, table
+    from hf_posenc.insight.bench.results import TITLES, remarks, table
 
     if as_json:
         output.show_json(numbers(cells, about))
         return
     for case in dict.fromkeys(cell.case for cell in cells):
         output.show_table(*table(cells, case), title=TITLES[case])
-    for remark in (*remarks(cells), *busy_remark(cells, about["threads"], device)):
+    for remark in remarks(cells):
         output.show_text(remark)
     if not cells:
         return

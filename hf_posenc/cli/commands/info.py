@@ -109,10 +109,9 @@ def list_command(
         return
     records = list_schemes()
     if model is not None:
-        from hf_posenc.patches.default_geometry import default_geometry  # loads transformers: seconds
+        from hf_posenc.insight.families import schemes_of  # loads transformers: seconds
 
-        geometry = default_geometry(model)
-        records = [record for record in records if not record.unmet_needs(geometry)]
+        records = schemes_of(model)
     records.sort(key=lambda record: record.recipe)
     if as_json:
         output.show_json([asdict(record) for record in records])

@@ -14,13 +14,12 @@ from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_file
+from hf_posenc.cli.settings import set_option, settings_of
 from hf_posenc.core.files.paths import slug
-from hf_posenc.errors import nearest
-from hf_posenc.schemes.entry import entries_of, json_or_text
+from hf_posenc.schemes.entry import entries_of
 
 if TYPE_CHECKING:
     from hf_posenc.insight.plots.compose import PlotRequest
-    from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import Plot
 
 
@@ -47,15 +46,13 @@ def show(
         cli.of_model(
             "--model",
             "-m",
-            help="Take shapes and weights, and without SCHEMES the scheme, from a model: folder, hub name, or "
-            "starter:llama.",
+            help="Take shapes and weights from a model without a scheme: folder, hub name, or starter:llama.",
         ),
     ] = None,
-    shape: Annotated[
-        str | None,
-        cli.of_model(
-            help="Without a model: kind=llama (or gpt2, bert), heads=8, head_dim=64, width=128, layers=4; separated by "
-            "commas."
+    settings: Annotated[
+        list[str] | None,
+        set_option(
+            "Shapes without a model: kind=llama (or gpt2, bert), heads=8, head_dim=64, width=128, layers=4", cli.MODEL
         ),
     ] = None,
     trained_length: Annotated[
@@ -80,21 +77,21 @@ def show(
 ) -> None:
     """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
 
-    The numbers come from the code that models run; learned parameters have their initial values, or, in the scheme
-    that --model carries, those of the model. With --json the numbers are written to stdout, and a file only if --out
-    names one. Each scheme has its own scale.
+    The numbers come from the code that models run; learned parameters have their initial values. With --json the
+    numbers are written to stdout, and a file only if --out names one. Each scheme has its own scale.
     """
     from hf_posenc.insight.plots import compose, kinds
+    from hf_posenc.insight.plots.models import Shapes
 
-    if not schemes and model is None:
-        if not listed:
+    if not schemes:
+        if not listed or model is not None:
             raise BadArgument("There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list.")
         return show_rows(kinds.list_plots(), as_json)
     if model is not None:
-        cli.check_unread(context, ("shape",), "has no effect beside --model, which has a shape. Leave one out.")
+        cli.check_unread(context, ("settings",), "has no effect beside --model, which has shapes. Leave one out.")
     request = compose.request_of(
-        entries_of(",".join(schemes)) if schemes else None, model=None if model is None else loaded(model),
-        shapes=None if shape is None else shapes_of(shape), layer=layer, factor=factor, trained_length=trained_length,
+        entries_of(",".join(schemes)), model=None if model is None else loaded(model),
+        shapes=Shapes(**settings_of(context, SHAPES)), layer=layer, factor=factor, trained_length=trained_length,
         length=length, position=position, head=head,
         channels=tuple(cli.whole_numbers("--channels", [channels], 0)) if channels else None,
     )  # fmt: skip
@@ -120,14 +117,14 @@ def draw(request: PlotRequest, names: Sequence[str] | None, out: Path | None, *,
     named = [kinds.plot_of(word) for word in words if words != [ALL]]
     plots = named or compose.plots_of(request)[: None if words else 1]
     compose.check_view(request, plots)
-    computed = [saving.ComputedPlot(one, compose.sheets(one, request)) for one in plots]
+    computed = [(one, compose.sheets(one, request)) for one in plots]
     if out is None:
         labels = re.sub(r"[:,;]", "-", "-".join(entry.label for entry in request.entries))
         name = slug(labels) + (f"-{slug(plots[0].name)}" if len(plots) == 1 else "")
         path = FOLDER / f"{name}.png"
     written = saving.save(computed, path) if out or not as_json else []
     if as_json:
-        output.show_json([one.to_dict() | {"files": list(map(str, written))} for one in computed])
+        output.show_json([saving.to_dict(*one) | {"files": list(map(str, written))} for one in computed])
         return
     for file in written:
         output.show_text(f"Written to {file}")
@@ -147,18 +144,3 @@ def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
         output.show_json([{"name": plot.name, "title": plot.title} for plot in plots])
     else:
         output.show_table(("plot", "shows"), [(plot.name, plot.title) for plot in plots])
-
-
-def shapes_of(given: str) -> Shapes:
-    """Parse shapes of a model without weights: ``"kind=gpt2,heads=4"``."""
-    from hf_posenc.insight.plots.models import Shapes
-
-    values: dict[str, Any] = {}
-    for part in cli.words_of([given]):
-        name, _, value = part.partition("=")
-        if name not in SHAPES:
-            raise BadArgument(
-                f"--shape takes {', '.join(SHAPES)}, each as NAME=VALUE, got {part!r}.{nearest(name, SHAPES)}"
-            )
-        values[name] = json_or_text(value)
-    return Shapes(**values)

@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from transformers import PreTrainedModel
-
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import NoEffect, PosEncError
 from hf_posenc.forward.current_forward import schemes_of_base
@@ -24,7 +21,7 @@ from hf_posenc.insight.advise.evidence import MeasuredRow, RealRow, Shown, measu
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.target_model import TargetModel
-from hf_posenc.patching.expected_effect import differs_from_host
+from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
@@ -38,7 +35,6 @@ class CandidateSetting:
     """Setting of candidates: the model, the target length, and the use (zero-shot or training)."""
 
     target_model: TargetModel
-    skeleton: PreTrainedModel
     memory: Memory
     target: int
     use: str
@@ -71,8 +67,7 @@ class CandidateSetting:
             kept=kept_tokens(scheme, self.target),
             model=self.target_model.name,
             trained=geometry.trained_length,
-            restore=self.target_model.block is not None,
-            has_head=base_model_of(self.skeleton)[0] is not self.skeleton or not self.target_model.config.architectures,
+            has_head=self.target_model.has_head,
         )
 
     def _built(self, name: str, arguments: Mapping[str, Any]) -> Scheme:
@@ -82,23 +77,21 @@ class CandidateSetting:
             PosEncError: it does not fit.
             NoEffect: it would compute what the model does already.
         """
-        with scheme_set_aside(self.skeleton):
-            patch_model(self.skeleton, name, **arguments)
-            schemes = schemes_of_base(base_model_of(self.skeleton)[0])
+        with scheme_set_aside(self.target_model.skeleton):
+            patch_model(self.target_model.skeleton, name, **arguments)
+            schemes = schemes_of_base(base_model_of(self.target_model.skeleton)[0])
         # Layers that see a window of keys keep their own positions, and say nothing of the scheme.
         scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
         geometry = scheme.geometry
-        if geometry.relative and not differs_from_host(scheme, spread(geometry), geometry):
+        if geometry.relative and not differs_from_host(scheme, spread_positions(geometry.target_length), geometry):
             raise NoEffect(f"Scheme {name!r} would compute what this model does already at these lengths.")
         return scheme
 
     def lengths(self, scheme: str) -> dict[str, Any]:
-        """Length arguments of `patch_model`; the trained length only where it would take another, or none."""
+        """Length arguments of `patch_model`; the trained length only where it would take none."""
         target_model, lengths = self.target_model, {"target_length": self.target}
-        default = target_model.counts_from(scheme)
-        length = default if target_model.block is None else target_model.trained
-        needed = length != default or target_model.overwrites_scaling(scheme)
-        return {"trained_length": length, **lengths} if needed else lengths
+        needed = target_model.overwrites_scaling(scheme)
+        return {"trained_length": target_model.counts_from(scheme), **lengths} if needed else lengths
 
     def _is_like_measured(self) -> bool:
         """Whether schemes without training were measured on such a model: a decoder that rotates queries and keys."""
@@ -188,15 +181,6 @@ def written_out(scheme: Scheme) -> dict[str, int]:
         for name, parameter in list(inspect.signature(type(part).__init__).parameters.items())[2:]
         if parameter.default is None and type(value := getattr(part, name, None)) is int
     }
-
-
-def spread(geometry: Geometry) -> torch.Tensor:
-    """Positions at both ends and around the trained length, ``[1, token]``."""
-    trained, target = geometry.trained_length, geometry.target_length
-    positions = {
-        position for edge in (0, 1, trained, target) for position in (edge - 1, edge) if 0 <= position < target
-    }
-    return torch.tensor([sorted(positions)])
 
 
 def well_trained_group(trained: int, target: int, window: int) -> int:

@@ -197,13 +197,6 @@ ZERO_SHOT = (
     Shown("sinks", "bias", 1953, "MPT, trained on 2k, streams four million tokens", "arXiv:2309.17453"),
 )
 
-WITHIN = (
-    Shown(
-        "string", "rotation", 1, "Llama 3.1 70B gains over ten points on RULER in its own length", "arXiv:2410.18745"
-    ),
-    Shown("ms_poe", "rotation", 1, "up to 3.8 points on ZeroSCROLLS within the trained length", "arXiv:2403.04797"),
-)
-
 WITH_TRAINING = (
     Shown("yarn", "rotation", 32, "Llama-2 went from 4k to 128k", "arXiv:2309.00071"),
     Shown("yarn+pose", "rotation", 64, "LLaMA went from 2k to 128k while trained on 2k", "arXiv:2309.10400"),

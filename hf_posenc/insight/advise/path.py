@@ -48,14 +48,14 @@ class Portable:
 
 
 def commands_of(plan: Plan, one: Recommendation, scheme: Portable) -> tuple[str, ...]:
-    """The commands, in order; none where no row fits, or where a scheme must be removed first.
+    """The commands, in order; none where no row fits, or where the checkpoint has no head.
 
     Args:
         plan: what fits on the cards.
         one: the recommendation to follow.
         scheme: where its scheme can go.
     """
-    if not plan.row or not one.has_commands:
+    if not plan.row or not one.has_head:
         return ()
     folder = f"runs/{re.sub(r'[^A-Za-z0-9._-]+', '-', one.model.rstrip('/').rpartition('/')[2])}"
     merged, exported = f"{folder}-merged", f"{folder}-export"

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
 from hf_posenc.core.lengths import tokens
 from hf_posenc.insight.advise.candidates import CandidateSetting, choose, keeps_positions
-from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, Shown, zero_shot_candidates
+from hf_posenc.insight.advise.evidence import WITH_TRAINING, Shown, zero_shot_candidates
 from hf_posenc.insight.advise.memory import kept_for_backward, measured, size, skeleton, training_memory
 from hf_posenc.insight.advise.path import Portable, commands_of
 from hf_posenc.insight.advise.plan import Cards, Plan, plan
@@ -50,12 +48,11 @@ def advise(
         LengthContradiction: the target is no length.
         OptionOutOfRange: ``gpu`` names no cards.
         UnsupportedModel: there is no adapter for the architecture, or transformers itself does not know it.
-        CheckpointMismatch: the scheme that the checkpoint carries cannot be read.
+        AlreadyPatched: the model carries a scheme.
     """
     cards = None if gpu is None else Cards.of(gpu)
-    target, target_model = tokens(target_length), TargetModel.of(model, name)
-    bare = skeleton(target_model.config, dtype)
-    memory = measured(bare, target, causal=target_model.geometry.causal)
+    target, target_model = tokens(target_length), TargetModel.of(model, name, dtype)
+    memory = measured(target_model.skeleton, target, causal=target_model.geometry.causal)
     advice = Advice(
         model=target_model.name,
         model_type=target_model.config.model_type,
@@ -65,30 +62,27 @@ def advise(
         target_length=target,
         memory=memory,
     )
-    advice = with_recommendations(advice, target_model, bare, dtype)
+    advice = with_recommendations(advice, target_model, dtype)
     if cards is not None and advice.training:
         advice = replace(advice, plan=plan_of(cards, advice, target_model))
     found = [*warnings_of(advice, target_model), *([NO_PLAN] if cards is not None and advice.plan is None else [])]
     return replace(advice, warnings=tuple(found))
 
 
-def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dtype: str | None) -> Advice:
-    """Add the recommendations: past the model's reach for both uses, and at its reach what helps within it.
+def with_recommendations(advice: Advice, model: TargetModel, dtype: str | None) -> Advice:
+    """Add the recommendations past the model's reach, for both uses.
 
     Args:
         advice: about the model and the target length, without recommendations.
         model: what is advised about.
-        bare: the model without weights, as `skeleton` makes it.
         dtype: of weights and cache, as `advise` takes it.
     """
     memory, target = advice.memory, advice.target_length
-    untuned = CandidateSetting(model, bare, memory, target, "zero-shot")
-    if target < model.reach or (target == model.reach and model.block is not None):
+    untuned = CandidateSetting(model, memory, target, "zero-shot")
+    if target <= model.reach:
         return advice
-    if target == model.reach:
-        return replace(advice, zero_shot=choose(untuned, WITHIN)[0])
     zero_shot, refused = choose(untuned, untrained(model))
-    training, also = choose(CandidateSetting(model, bare, memory, target, "training"), WITH_TRAINING)
+    training, also = choose(CandidateSetting(model, memory, target, "training"), WITH_TRAINING)
     refused = refused | also
     step = training_memory(skeleton(model.config, dtype), target)
     tight = step is not None and memory.largest is not None and step.total > memory.largest[0]
@@ -130,7 +124,7 @@ def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
     reach, target, memory = advice.reach, advice.target_length, advice.memory
     if target <= reach:
         yield f"The model reaches {reach:,} tokens as it stands: there is nothing that must be done for {target:,}."
-    elif (table := model.geometry.table) is not None and model.block is None:
+    elif (table := model.geometry.table) is not None:
         yield f"The table ends after {table:,} rows: unpatched, a text of {target:,} tokens raises an error."
     if memory.largest is not None and memory.weights + memory.cache > memory.largest[0]:
         room, device = memory.largest
@@ -141,12 +135,7 @@ def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
     if advice.recommendations and not advice.recommendations[0].has_head:
         yield "The checkpoint has no head, so no command measures or trains it. Patch it and train it for its own task."
     yield from training_warnings(advice)
-    if model.block is not None:
-        yield (
-            "The checkpoint carries a scheme: load it with hf_posenc.from_pretrained. The lines below take that off "
-            "first, which no command does, and weights that were tuned under it want tuning again."
-        )
-    elif model.scaling is not None and advice.training:
+    if model.scaling is not None and advice.training:
         yield (
             f"The configuration scales RoPE by {model.scaling!r} already. Schemes on top of that count from "
             f"{reach:,} tokens; those that replace it count from {model.trained:,} and want tuning."

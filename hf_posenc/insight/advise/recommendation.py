@@ -27,7 +27,6 @@ class Recommendation:
         kept: tokens the cache holds; others are evicted.
         model: as on the command line.
         trained: tokens the weights saw.
-        restore: whether the checkpoint's own scheme must be removed first.
         has_head: whether the checkpoint has a head, without which no command can measure or train it.
         checkpointing: whether training needs gradient checkpointing on this machine.
         evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
@@ -45,23 +44,16 @@ class Recommendation:
     kept: int
     model: str
     trained: int
-    restore: bool = False
     has_head: bool = True
     checkpointing: bool = False
     evidence: MeasuredRow | None = None
-
-    @property
-    def has_commands(self) -> bool:
-        """Whether commands can measure and train it: none removes a scheme first, or does without a head."""
-        return self.has_head and not self.restore
 
     @property
     def patch(self) -> str:
         """The call of `patch_model`."""
         given = {**self.lengths, **self.options}
         call = f"patch_model(model, {', '.join([repr(self.scheme), *(f'{k}={v!r}' for k, v in given.items())])})"
-        call = call.replace("'", '"')
-        return f"unpatch_model(model); {call}" if self.restore else call
+        return call.replace("'", '"')
 
     @property
     def all_options(self) -> dict[str, Any]:
@@ -99,7 +91,7 @@ class Recommendation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the commands that can run."""
-        names = ["compare", *(["finetune"] if self.use == "training" else [])] if self.has_commands else []
+        names = ["compare", *(["finetune"] if self.use == "training" else [])] if self.has_head else []
         return {**asdict(self), **{name: getattr(self, name) for name in ("patch", *names)}}
 
 

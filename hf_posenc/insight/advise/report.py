@@ -24,7 +24,7 @@ class Advice:
         model_type: as its configuration has it.
         positions: its positional encoding, in words.
         trained_length: tokens the weights saw.
-        reach: context length of the unchanged model, with a scaling or scheme it has already.
+        reach: context length of the unchanged model, with a scaling it has already.
         target_length: requested tokens.
         memory: bytes of weights and cache.
         zero_shot, training: recommendations, best first.
@@ -121,7 +121,7 @@ class Advice:
 
     def _try(self) -> list[str]:
         """The commands that measure the first recommendations, without training and with."""
-        able = [one for one in self.recommendations if one.has_commands]
+        able = [one for one in self.recommendations if one.has_head]
         compared = [one for one in able if one.use == able[0].use][:SHOWN]
         lines = [compare_command(compared)] if compared else []
         lines += [one.finetune for one in able if one.use == "training"][:1]

@@ -1,4 +1,4 @@
-"""Facts about a model from its configuration: positional encoding, trained length, scaling or scheme applied since."""
+"""Facts about a model from its configuration: positional encoding, trained length, scaling."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from transformers import PreTrainedConfig
-from transformers.utils import logging
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.errors import UnsupportedModel
-from hf_posenc.patches.general.adapter import adapter_of_configuration
-from hf_posenc.patches.registry import adapter_class
-from hf_posenc.patching.config_guard import PATCH_KEYS
+from hf_posenc.errors import AlreadyPatched
+from hf_posenc.insight.advise.memory import skeleton
 from hf_posenc.patching.layer_schemes import layout_of, overwrites_scaling, trained_length_of_patch
 from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.patching.state import base_model_of
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.adapter import Adapter
 
 
 @dataclass(frozen=True)
@@ -31,46 +27,45 @@ class TargetModel:
 
     Attributes:
         name: for messages and command lines.
-        config: configuration before any scheme of this package.
+        skeleton: the model without weights.
         adapter: adapter of the architecture.
-        block: the checkpoint's own scheme, if any.
         trained: trained length before any scaling, in tokens.
-        reach: context length of the unchanged model in tokens, with its own scaling or scheme.
+        reach: context length of the unchanged model in tokens, with its own scaling.
         scaling: transformers' own position scaling, if the configuration has one.
     """
 
     name: str
-    config: PreTrainedConfig
+    skeleton: PreTrainedModel
     adapter: Any
-    block: SchemeConfig | None
     trained: int
     reach: int
     scaling: str | None
 
     @classmethod
-    def of(cls, given: Any, name: str | None = None) -> TargetModel:
+    def of(cls, given: Any, name: str | None = None, dtype: str | None = None) -> TargetModel:
         """Read a loaded model, a configuration, or a checkpoint by its name; of a checkpoint, the configuration only.
 
         Raises:
             UnsupportedModel: there is no adapter for the architecture, or transformers itself does not know it.
-            CheckpointMismatch: the checkpoint's scheme cannot be loaded.
+            AlreadyPatched: it carries a scheme.
         """
-        config, block = _config_and_scheme(given)
+        config = _config_of(given)
         named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
         config = copy.deepcopy(config.get_text_config())
-        for name in PATCH_KEYS:
-            if hasattr(config, name):
-                delattr(config, name)
-        if block is not None:
-            config.max_position_embeddings = block.host_length
-        own = adapter_class(config.model_type)
-        adapter = general_adapter(config) if own is None else own()
-        trained, reach = (
-            (adapter.trained_length(config), adapter.reach(config))
-            if block is None
-            else (block.trained_length, block.target_length)
-        )
-        return cls(named, config, adapter, block, trained, reach, adapter.scaled_already(config))
+        bare = skeleton(config, dtype)
+        adapter = base_model_of(bare)[1]
+        trained, reach = adapter.trained_length(config), adapter.reach(config)
+        return cls(named, bare, adapter, trained, reach, adapter.scaled_already(config))
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        """Its configuration."""
+        return self.skeleton.config
+
+    @property
+    def has_head(self) -> bool:
+        """Whether a checkpoint has a head; a configuration that names no class is given the benefit of the doubt."""
+        return base_model_of(self.skeleton)[0] is not self.skeleton or not self.config.architectures
 
     @property
     def geometry(self) -> Geometry:
@@ -89,8 +84,6 @@ class TargetModel:
     @property
     def positions(self) -> str:
         """The model's current positional encoding, in words."""
-        if self.block is not None:
-            return f"carries scheme {self.block}"
         if (table := self.geometry.table) is not None:
             return f"a learned table of {table:,} rows"
         if self.geometry.slopes is not None:
@@ -103,40 +96,17 @@ class TargetModel:
         return f"{base}, scaled by {self.scaling!r}" + (f" to {self.reach:,}" if self.reach != self.trained else "")
 
 
-def _config_of_model(model: nn.Module) -> PreTrainedConfig:
-    try:
-        return base_model_of(model)[0].config
-    except UnsupportedModel:
-        config = getattr(model, "config", None)
-        if isinstance(config, PreTrainedConfig):
-            return config
-        raise
-
-
-def _config_and_scheme(given: Any) -> tuple[PreTrainedConfig, SchemeConfig | None]:
-    if isinstance(given, (nn.Module, PreTrainedConfig)):
-        config = _config_of_model(given) if isinstance(given, nn.Module) else given
-        return config, SchemeConfig.of_config(vars(config.get_text_config()), config.name_or_path or "this model")
-    checkpoint = given if isinstance(given, Checkpoint) else Checkpoint.open(given)
-    return checkpoint.hf_config(), checkpoint.scheme
-
-
-def general_adapter(config: PreTrainedConfig) -> Adapter:
-    """The general adapter of a family that can be patched.
-
-    Raises:
-        UnsupportedModel: it cannot.
-    """
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()  # of a BERT it would say how to make it a decoder
-    try:
-        adapter = adapter_of_configuration(config)
-    finally:
-        logging.set_verbosity(level)
-    if adapter is None:
-        named = config.model_type
-        raise UnsupportedModel(
-            f"No adapter knows where {named!r} models keep position. `hf-posenc list --models --model {named}` says "
-            "why."
+def _config_of(given: Any) -> PreTrainedConfig:
+    if isinstance(given, nn.Module):
+        given = base_model_of(given)[0].config
+    if isinstance(given, PreTrainedConfig):
+        config = given
+        carried = SchemeConfig.of_config(vars(config.get_text_config()), config.name_or_path or "this model")
+    else:
+        checkpoint = given if isinstance(given, Checkpoint) else Checkpoint.open(given)
+        config, carried = checkpoint.hf_config(), checkpoint.scheme
+    if carried is not None:
+        raise AlreadyPatched(
+            f"This model carries scheme {carried}. Ask about the unpatched model that it was made from."
         )
-    return adapter
+    return config

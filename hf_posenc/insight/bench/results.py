@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any
 
 from hf_posenc.insight.bench.devices import Elapsed, Ratio, ratio
@@ -12,7 +11,6 @@ from hf_posenc.insight.bench.models import PATCHED, UNPATCHED
 
 NONE = "—"
 MIB = 2**20
-WAITED = 1.1  # wall time over processor time of one thread; an undisturbed one has 1.00 to 1.02
 TITLES = {
     "prefill": "prefill: a text is read",
     "decode": "decode: one token is read after a cached text",
@@ -121,19 +119,6 @@ def line(cell: BenchCell) -> dict[str, str]:
 def spread(found: Ratio | None) -> str:
     """``1.02 (0.99–1.05)``: the median of paired ratios, and its quartiles."""
     return NONE if found is None else f"{found.median:.3g} ({found.low:.3g}–{found.high:.3g})"
-
-
-def busy_remark(cells: Sequence[BenchCell], threads: int, device: str) -> list[str]:
-    """A remark where other processes disturbed the run. Several threads, and a GPU, do not show it by their times."""
-    waits = [
-        t.wall / t.processor for c in cells for measured in c.models.values() for t in measured.times if t.processor > 0
-    ]
-    if threads != 1 or device != "cpu" or not waits or (waited := median(waits)) < WAITED:
-        return []
-    return [
-        f"The processor was busy with other work: wall time was {waited:.2f} times the processor time. "
-        "Trust the ratios of CPU time, or run again when it is idle."
-    ]
 
 
 def remarks(cells: Sequence[BenchCell]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -16,12 +15,11 @@ from hf_posenc.checkpoints.merge import load_unpatched
 from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback, part_of
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES, Case
-from hf_posenc.insight.bench.devices import Cpu, Device, interleaved
+from hf_posenc.insight.bench.devices import Device, device_of, interleaved
 from hf_posenc.insight.bench.models import PATCHED, UNPATCHED, variant
 from hf_posenc.insight.bench.results import BenchCell, Measured
 from hf_posenc.insight.bench.settings import BenchSettings
 from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
-from hf_posenc.patching.patch import snapshot
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
@@ -33,20 +31,16 @@ def bench(
     schemes: str | Sequence[Given],
     lengths: Sequence[int],
     *,
-    device: Device | None = None,
-    threads: int | None = 1,
     progress: OpenProgressCallback = lambda done, doing: None,
     **settings: Any,
 ) -> Iterator[BenchCell]:
     """Time schemes on a model, paired with the unpatched model.
 
     Args:
-        model: unpatched, not changed; or a name as `from_pretrained` takes it: its PEFT adapter is then merged, and its
-            scheme removed.
+        model: unpatched, not changed, timed on the device where it is; or a name as `from_pretrained` takes it: its
+            PEFT adapter is then merged, and its scheme removed.
         schemes: as `hf_posenc.eval.compare` takes them.
         lengths: tokens of a text, or in the KV cache.
-        device: where the model runs, by default the CPU; afterwards it is where it was.
-        threads: CPU threads of torch; None keeps the setting.
         progress: called with the completed fraction and a description of the current step.
         **settings: see `BenchSettings`.
 
@@ -56,11 +50,10 @@ def bench(
     Raises:
         PosEncError: an argument is invalid; a refused scheme is a cell, not an error.
     """
-    chosen_device = device or Cpu()
     plan = BenchSettings(entries_of(schemes), tuple(lengths), **settings)
     loaded: Any = load_unpatched(model)[0] if isinstance(model, (str, os.PathLike)) else model
     check_model(loaded, plan)
-    return run(loaded, plan, chosen_device, threads, progress)
+    return run(loaded, plan, device_of(str(loaded.device)), progress)
 
 
 def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
@@ -76,27 +69,13 @@ def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
 
 
 def run(
-    model: PreTrainedModel, settings: BenchSettings, device: Device, threads: int | None, progress: OpenProgressCallback
+    model: PreTrainedModel, settings: BenchSettings, device: Device, progress: OpenProgressCallback
 ) -> Iterator[BenchCell]:
     """Yield all cells in order."""
     work = list(product(settings.cases, settings.lengths, settings.entries))
-    with moved(model, device.torch):
-        for number, (case, length, entry) in enumerate(work):
-            own = part_of(progress, number / len(work), 1 / len(work), f"{entry.label}, {case}, {length:,}: ")
-            with torch_threads(threads):
-                cell = cell_of(model, settings, device, case, length, entry, own)
-            yield cell
-
-
-@contextmanager
-def moved(model: PreTrainedModel, device: torch.device) -> Iterator[None]:
-    """Move a model to a device inside the context; afterwards every tensor is where it was."""
-    restore = snapshot(model)
-    try:
-        model.to(device)
-        yield
-    finally:
-        restore()
+    for number, (case, length, entry) in enumerate(work):
+        own = part_of(progress, number / len(work), 1 / len(work), f"{entry.label}, {case}, {length:,}: ")
+        yield cell_of(model, settings, device, case, length, entry, own)
 
 
 def cell_of(
@@ -166,14 +145,3 @@ def text(model: PreTrainedModel, rows: int, length: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     config: Any = base_model_of(model)[0].config
     return torch.randint(0, config.vocab_size, (rows, length), generator=generator).to(model.device)
-
-
-@contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """Inside the block, set the number of CPU threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

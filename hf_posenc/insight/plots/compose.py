@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from hf_posenc.errors import NotPatched, OptionOutOfRange, OutsideModel
+from hf_posenc.errors import OptionOutOfRange, OutsideModel
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
-from hf_posenc.insight.plots.models import Model, Shapes, carried
+from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, View
 from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.entry import Entry, Given, entries_of
@@ -43,7 +43,7 @@ class PlotRequest:
 
     @contextmanager
     def target(self, entry: Entry, plot: Plot) -> Iterator[Target]:
-        """Build a scheme with the given lengths, else its own in a model that carries it, else those of the plot.
+        """Build a scheme with the given lengths, else those of the plot.
 
         The plot's factor gives way to 1 where the scheme cannot extend.
         """
@@ -51,8 +51,7 @@ class PlotRequest:
         if isinstance(source, Shapes):
             lengths = {"trained_length": plot.trained_length, **lengths}
         fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & {*lengths, *entry.lengths})
-        carried = isinstance(source, Model) and source.carries(entry, lengths)
-        wanted: dict[str, Any] = {} if fixed or carried else {"factor": plot.factor}
+        wanted: dict[str, Any] = {} if fixed else {"factor": plot.factor}
         with ExitStack() as stack:
             try:
                 target = stack.enter_context(source.target(entry, {**wanted, **lengths}, self.layer))
@@ -138,16 +137,15 @@ def check_view(request: PlotRequest, plots: Sequence[Plot]) -> None:
             raise OptionOutOfRange(f"{name}={value!r} has no effect on {names}. Leave it out, or choose another plot.")
 
 
-def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | None = None, **how: Any) -> dict[str, Any]:
+def show(schemes: str | Iterable[Given], plots: str | Sequence[str] | None = None, **how: Any) -> dict[str, Any]:
     """Plot schemes side by side.
 
     Args:
-        schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``;
-            None for the one that ``model`` carries, which is shown as it is, with what it has learned.
+        schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``.
         plots: names of plots; by default the first that shows the schemes.
         **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``position``, ``head``,
-            ``channels`` as in `View`; ``layer``; ``model``, a loaded model, or ``shapes``, `Shapes` of a model without
-            weights.
+            ``channels`` as in `View`; ``layer``; ``model``, a loaded model without a scheme, or ``shapes``, `Shapes` of
+            a model without weights.
 
     Returns:
         A matplotlib figure for each plot, by name.
@@ -162,7 +160,7 @@ def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | Non
     return {plot.name: figure(plot, sheets(plot, request)) for plot in chosen}
 
 
-def numbers(schemes: str | Iterable[Given] | None, plot: str, **how: Any) -> list[Sheet]:
+def numbers(schemes: str | Iterable[Given], plot: str, **how: Any) -> list[Sheet]:
     """Compute the numbers of a plot, one `Sheet` per scheme; arguments and errors as in `show`."""
     request = request_of(schemes, **how)
     check_view(request, [plot_of(plot)])
@@ -177,7 +175,7 @@ def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> lis
 
 
 def request_of(
-    schemes: str | Iterable[Given] | None,
+    schemes: str | Iterable[Given],
     *,
     model: Any = None,
     shapes: Shapes | None = None,
@@ -190,15 +188,11 @@ def request_of(
     """Build the request of `show`; ``view`` are the fields of `View`.
 
     Raises:
-        NotPatched: no scheme is named, and there is no model that carries one.
         PosEncError: a scheme or option is refused.
     """
     lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
-    entries = entries_of(schemes) if schemes is not None else [] if model is None else carried(model)
-    if not entries:
-        raise NotPatched("No scheme is named, and there is no model that carries one. Name a scheme, such as 'rope'.")
     return PlotRequest(
-        entries,
+        entries_of(schemes),
         Model(model) if model is not None else shapes or Shapes(),
         View(**view),
         {name: value for name, value in lengths.items() if value is not None},

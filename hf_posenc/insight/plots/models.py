@@ -1,7 +1,7 @@
 """Sources of schemes to plot: shapes without weights, or a loaded model.
 
-Built for shapes alone, learned parameters have their initial values, always with the same seed. Patched into a model, a
-scheme has the position table and projections of that model; the scheme that a model carries has what it has learned.
+Learned parameters have their initial values, always with the same seed. Patched into a model, a scheme has the position
+table and projections of that model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hf_posenc.forward.attention import LayerProjections
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
-from hf_posenc.patching.patch import patch_model, scheme_set_aside
+from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme
@@ -101,43 +101,30 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model, patched while a plot is computed and restored afterwards; its own scheme is set aside."""
+    """A loaded model without a scheme, patched while a plot is computed and restored afterwards."""
 
     model: nn.Module = field(repr=False)
 
-    def carries(self, entry: Entry, lengths: Mapping[str, Any]) -> bool:
-        """Whether the model carries the scheme of an entry, which is then shown as it is.
-
-        Raises:
-            AlreadyPatched: it does, and options or lengths are given.
-            PosEncError: the scheme is refused.
-        """
-        if entry.scheme is None or not is_patched(self.model):
-            return False
-        own = describe(self.model).scheme
-        if entry.scheme != own and plan(entry.scheme, entry.own_options).name != own:  # its own may not be registered
-            return False
-        given = [*lengths, *entry.options]
-        if given:
-            raise AlreadyPatched(
-                f"This model carries scheme {own!r}, which is shown as it is, and {given[0]} was given. Leave "
-                f"{given[0]} out, or show the unpatched model."
-            )
-        return True
-
     @contextmanager
     def target(self, entry: Entry, lengths: Mapping[str, Any], layer: int = 0) -> Iterator[Target]:
-        """Show the scheme that the model carries as it is; any other is patched in for the time. As `Shapes.target`."""
-        if self.carries(entry, lengths):
+        """Patch a scheme in for the time. As `Shapes.target`.
+
+        Raises:
+            AlreadyPatched: the model carries a scheme.
+        """
+        if is_patched(self.model):
+            raise AlreadyPatched(
+                f"This model carries scheme {describe(self.model).scheme!r}. Plot the unpatched model, or in Python "
+                "what Plot.numbers finds in Target(name, scheme_of(model))."
+            )
+        with drawn_from(SEED), warnings.catch_warnings():
+            warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
+            patch_model(self.model, entry.scheme or Unpatched, **{**lengths, **entry.options})
+        try:
             with torch.no_grad(), drawn_from(SEED):
                 yield self.present(entry.label, layer)
-            return
-        with scheme_set_aside(self.model):
-            with drawn_from(SEED), warnings.catch_warnings():
-                warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
-                patch_model(self.model, entry.scheme or Unpatched, **{**lengths, **entry.options})
-            with torch.no_grad(), drawn_from(SEED):
-                yield self.present(entry.label, layer)
+        finally:
+            unpatch_model(self.model)
 
     def present(self, label: str, layer: int) -> Target:
         """The scheme that a layer of the model has now."""
@@ -147,14 +134,6 @@ class Model:
         attention = attentions[layer]
         table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
         return Target(label, attention.scheme, table, LayerProjections(attention), layer)
-
-
-def carried(model: nn.Module) -> list[Entry]:
-    """The scheme that a model carries, as the entry of a plot; empty where it carries none."""
-    if not is_patched(model):
-        return []
-    name = describe(model).scheme
-    return [Entry(name, name)]
 
 
 def first_kind(scheme: SchemeSpec | None) -> Kind:

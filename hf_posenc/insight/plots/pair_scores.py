@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 
 import torch
 from torch import Tensor
@@ -28,8 +26,7 @@ OfBlock = Callable[[Block, slice], Tensor]
 
 def seen(call: AttentionCall) -> Tensor:
     """Visibility without a mask of the caller, bool ``[batch or 1, 1, query, key]``."""
-    found, _ = dense_blocks.visibility(call, slice(0, call.query_length))
-    return found & reduce(or_, claims(call)) if call.terms.split else found
+    return dense_blocks.pairs_of(call, slice(0, call.query_length)).seen
 
 
 def distances(call: AttentionCall) -> Tensor:
@@ -64,26 +61,15 @@ def biased(call: AttentionCall, block: Block, rows: slice) -> Tensor:
 def merged(call: AttentionCall, of_block: OfBlock) -> Tensor:
     """A value of every pair, from the region it belongs to, ``[batch, heads or 1, query, key]``."""
     by_row = call.terms.row_rotation
-    if by_row is None:
-        return merged_regions(call, of_block)
-    runs = length_rotation.runs(by_row.length_of(call.ctx.query_positions)[0])
-    parts = [merged_regions(length_rotation.rotated_call(call, run, length), of_block) for run, length in runs]
-    return torch.cat(parts, dim=2)
-
-
-def claims(call: AttentionCall) -> list[Tensor]:
-    """Mask of the pairs of each region, bool ``[1, 1, query, key]``."""
-    return [dense_blocks.pairs_in_band(region.band, call, slice(0, call.query_length)) for region in call.terms.regions]
-
-
-def merged_regions(call: AttentionCall, of_block: OfBlock) -> Tensor:
-    """A value of every pair of a call whose rows share a rotation."""
+    if by_row is not None:
+        runs = length_rotation.runs(by_row.length_of(call.ctx.query_positions)[0])
+        return torch.cat([merged(length_rotation.rotated_call(call, *run), of_block) for run in runs], dim=2)
     every, keys = slice(0, call.query_length), dense_blocks.upcast(call)[0]
-    seen, _ = dense_blocks.visibility(call, every)
     rows = slice(call.first_query, call.first_query + call.query_length)
+    pairs = dense_blocks.pairs_of(call, every)
     whole: Tensor | None = None
-    for number, mine in enumerate(claims(call)):
-        value = of_block(dense_blocks.block_of(call, number, keys, every, seen), rows)
+    for number, mine in pairs.claims.items():
+        value = of_block(dense_blocks.block_of(call, number, keys, every, pairs.seen), rows)
         whole = value if whole is None else torch.where(mine, value, whole)
     return whole  # type: ignore[return-value]  # there is always a region
 
@@ -148,25 +134,6 @@ def temperatures(target: Target, length: int) -> Tensor:
     for scale in (terms.query_scale, terms.row_scale):
         factor = factor if scale is None else factor * (scale if scale.ndim == 2 else scale[0])
     return factor
-
-
-def patch_scores(target: Target, height: int, width: int, row: int, column: int) -> Tensor:
-    """Logits of one patch of an image with all others, seen or not, ``[height, width]``, of the first head.
-
-    For a scheme with coordinates, the last two are row and column and any before them 0; another numbers the patches
-    line by line, as a text.
-    """
-    number = torch.arange(height * width)
-    axes = getattr(target.scheme.rotation(), "axes", None)
-    given = None
-    if axes is not None:
-        count = target.scheme.coordinates(position_range(1), None).shape[-1]
-        given = torch.zeros(1, height * width, count, dtype=torch.long)
-        given[0, :, -1] = number % width
-        if count > 1:
-            given[0, :, -2] = number // width
-    found = logits(call_of(target, height * width, coordinates=given))
-    return found[0, 0, row * width + column].view(height, width)
 
 
 def of_last_row(values: Tensor) -> Tensor:

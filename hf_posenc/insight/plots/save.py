@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
+from hf_posenc.core.plotting import save_figure
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.registry import Plot, Sheet
 
 FILES = ".png", ".svg"
+ComputedPlot = tuple[Plot, Sequence[Sheet]]
+"""A plot with its numbers, one sheet per scheme."""
 
 
-@dataclass(frozen=True)
-class ComputedPlot:
-    """A plot with its numbers, one sheet per scheme."""
-
-    plot: Plot
-    sheets: Sequence[Sheet]
-
-    def encoded(self, kind: str) -> bytes:
-        """Encode as ``png``, or as ``svg`` with text as text."""
-        from matplotlib import rc_context
-
-        file, names = io.BytesIO(), ", ".join(sheet.label for sheet in self.sheets)
-        with rc_context({"svg.fonttype": "none", "svg.hashsalt": f"{self.plot.title}: {names}"}):
-            unset = ("Software",) if kind == "png" else ("Date", "Creator")  # which differ from one time to the next
-            figure(self.plot, self.sheets).savefig(file, format=kind, metadata=dict.fromkeys(unset))
-        return file.getvalue()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers as plain values for JSON."""
-        schemes = [{"label": sheet.label, "numbers": jsonable(sheet.numbers)} for sheet in self.sheets]
-        return {"picture": self.plot.name, "title": self.plot.title, "schemes": schemes}
-
-
-def check_ending(path: Path) -> str:
-    """Return the suffix of a file name.
+def check_ending(path: Path) -> None:
+    """Refuse a file name that matplotlib would read as another format.
 
     Raises:
         OptionOutOfRange: the suffix is none of `FILES`.
     """
-    ending = path.suffix.lower()
-    if ending not in FILES:
+    if path.suffix.lower() not in FILES:
         raise OptionOutOfRange(f"A plot's file must end in {', '.join(FILES)}, got {str(path)!r}. Rename it.")
-    return ending
 
 
 def save(computed: Sequence[ComputedPlot], path: Path) -> list[Path]:
@@ -60,17 +35,18 @@ def save(computed: Sequence[ComputedPlot], path: Path) -> list[Path]:
 
     Returns:
         The files.
-
-    Raises:
-        OptionOutOfRange: the ending is none of `FILES`.
     """
-    kind, written = check_ending(path)[1:], []
+    names = [path.name if len(computed) == 1 else f"{path.stem}-{plot.name}{path.suffix}" for plot, _ in computed]
     with staged(path.parent) as staging:
-        for one in computed:
-            name = path.name if len(computed) == 1 else f"{path.stem}-{one.plot.name}{path.suffix}"
-            write_bytes(staging / name, one.encoded(kind))
-            written.append(path.with_name(name))
-    return written
+        for name, (plot, sheets) in zip(names, computed, strict=True):
+            save_figure(figure(plot, sheets), staging / name)
+    return [path.with_name(name) for name in names]
+
+
+def to_dict(plot: Plot, sheets: Sequence[Sheet]) -> dict[str, Any]:
+    """Return the numbers of a plot as plain values for JSON."""
+    schemes = [{"label": sheet.label, "numbers": jsonable(sheet.numbers)} for sheet in sheets]
+    return {"picture": plot.name, "title": plot.title, "schemes": schemes}
 
 
 def jsonable(value: Any) -> Any:

@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.eval.lm.log_probs import chosen_logits, prediction_head, suffix_states, token_scores, unwrapped
+from hf_posenc.eval.lm.log_probs import suffix_states, token_scores
 
 SIGNIFICANT = 2.0  # standard errors
 FEWEST = 8  # texts: with fewer, a standard error is itself too uncertain to be doubled and believed
-MASK_EVERY = 7  # one token in seven is masked: close to the 15 % of BERT's training
 
 
 @dataclass(frozen=True)
@@ -95,17 +94,15 @@ def loss_by_context(
     lengths: Sequence[int],
     scored: int,
     special: SpecialTokenCounts,
-    mask: int | None,
 ) -> LossByContext:
     """Measure the loss of the last tokens of each text at each context length.
 
     Args:
-        model: with a language-modelling head.
+        model: causal, with a language-modelling head.
         texts: ``[1, token]`` each, of the longest length; shorter contexts are cut from their front.
         lengths: context lengths in tokens, ascending.
         scored: tokens at the end of every text, fewer than the shortest length.
         special: numbers of special tokens around every text.
-        mask: id of the mask token of a masked language model; None for a causal one.
     """
     longest = lengths[-1]
     losses = []
@@ -113,35 +110,13 @@ def loss_by_context(
         row = []
         for length in lengths:
             short = torch.cat((text[:, : special.before], text[:, longest - length + special.before :]), dim=1)
-            first = length - special.after - scored
-            positions, found = scores(model, short, first, special, mask)
-            row.append(-float(found[positions >= first].mean()))
+            found = scores(model, short, length - special.after - scored)
+            row.append(-float(found.mean()))
         losses.append(tuple(row))
     return LossByContext(tuple(lengths), tuple(losses))
 
 
-def scores(
-    model: nn.Module, ids: Tensor, first: int, special: SpecialTokenCounts, mask: int | None
-) -> tuple[Tensor, Tensor]:
-    """Score tokens of ``ids [1, token]``: all from ``first`` on, or for a masked model one in `MASK_EVERY`.
-
-    Returns:
-        Their positions, and their log-probabilities in nats.
-    """
-    length = ids.shape[1]
-    if mask is None:
-        states, head = suffix_states(model, ids, length - first + 1)
-        return torch.arange(first, length), token_scores(states[0, :-1], ids[0, first:], head)[0].float().cpu()
-    inside = torch.arange(max(1, special.before), length - special.after)
-    # Counted from the end, so that the same tokens are masked at all lengths.
-    positions = inside[(length - inside) % MASK_EVERY == MASK_EVERY // 2]
-    masked = ids.clone()
-    masked[0, positions] = mask
-    chosen = positions.to(ids.device)
-    return positions, token_scores(chosen_logits(model, masked, chosen)[0], ids[0, chosen])[0].float().cpu()
-
-
-def has_lm_head(model: nn.Module) -> bool:
-    """Whether the model has a language-modelling head."""
-    base = unwrapped(model)
-    return base.get_output_embeddings() is not None or prediction_head(base) is not None
+def scores(model: nn.Module, ids: Tensor, first: int) -> Tensor:
+    """Log-probabilities of the tokens of ``ids [1, token]`` from ``first`` on, nats."""
+    states, head = suffix_states(model, ids, ids.shape[1] - first + 1)
+    return token_scores(states[0, :-1], ids[0, first:], head)[0].float().cpu()

@@ -24,7 +24,7 @@ from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, meas
 from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import ProbePlan, Variant, measure
-from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
+from hf_posenc.patching.layer_schemes import trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.weights import check_loaded, check_vocabulary
@@ -188,10 +188,7 @@ def plan_of(
     texts = [
         torch.tensor([[*prefix, *piece, *suffix]], device=device) for piece in pieces(documents, inner, samples, scored)
     ]
-    return ProbePlan(
-        texts, special, trained, context_lengths(length, trained, shortest),
-        mask=None if is_causal(model) else tokenizer.mask_token_id, **settings,
-    )  # fmt: skip
+    return ProbePlan(texts, special, trained, context_lengths(length, trained, shortest), **settings)
 
 
 def pieces(documents: Sequence[Sequence[int]], length: int, samples: int, scored: int) -> Iterator[Sequence[int]]:

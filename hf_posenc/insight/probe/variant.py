@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.progress import StepCallback
+from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.insight.probe.attention_profile import Profile, Tally, binned, edges
-from hf_posenc.insight.probe.loss_by_context import LossByContext, SpecialTokenCounts, has_lm_head, loss_by_context
+from hf_posenc.insight.probe.loss_by_context import LossByContext, SpecialTokenCounts, loss_by_context
 from hf_posenc.insight.probe.position_shuffle import changes, chosen_rows
 from hf_posenc.patching.layer_schemes import is_causal
 
@@ -77,7 +78,6 @@ class ProbePlan:
         special: numbers of special tokens around a text.
         lengths: context lengths at which the loss is measured, in tokens; empty to skip the loss.
         rows: attention rows measured per text, in at most `ATTENTION_TEXTS` texts.
-        mask: id of the mask token of a masked language model.
     """
 
     texts: Sequence[Tensor]
@@ -86,7 +86,6 @@ class ProbePlan:
     lengths: tuple[int, ...]
     scored: int = 32
     rows: int = 256
-    mask: int | None = None
     seed: int = 0
 
     @property
@@ -106,7 +105,7 @@ class Variant:
         profiles: attention mass by distance, one profile per layer.
         direct, total: effect of shuffled positions, ``[layers, heads]``; see
             `hf_posenc.insight.probe.position_shuffle`.
-        loss: loss by context length; None for a model without a language-modelling head.
+        loss: loss by context length; None for an encoder, and for a model without a language-modelling head.
     """
 
     label: str
@@ -165,8 +164,8 @@ def measure(model: nn.Module, plan: ProbePlan, label: str, progress: StepCallbac
         found.append(changes(model, text, rows, add_weights, plan.seed))
     direct, total = (torch.stack(parts).mean(0) for parts in zip(*found, strict=True))
     loss = None
-    if plan.lengths and has_lm_head(model):
+    if plan.lengths and causal and unwrapped(model).get_output_embeddings() is not None:
         progress(f"{label}: loss at {', '.join(map(str, plan.lengths))} tokens")
-        loss = loss_by_context(model, plan.texts, plan.lengths, plan.scored, plan.special, plan.mask)
+        loss = loss_by_context(model, plan.texts, plan.lengths, plan.scored, plan.special)
     profiles = tuple(tallies[layer].profile() for layer in sorted(tallies))
     return Variant(label, plan.length, plan.trained_length, profiles, direct, total, loss)

@@ -67,7 +67,7 @@ def test_a_known_peak() -> None:
 def test_without_a_high_water_mark_there_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "reset_peak", lambda: False)
     assert device_of("cpu").peak(lambda: None) is None
-    (cell,) = bench(random_model((1, 32, 2, 2), "llama", 64, torch.float32), "yarn", [16], rounds=1)
+    (cell,) = bench(random_model((1, 32, 2, 2), 64, torch.float32), "yarn", [16], rounds=1)
     assert cell.state == "done"
     assert cell.memory_ratio() is None
     assert table([cell], "prefill")[1][0][-1] == "—"

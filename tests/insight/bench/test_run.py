@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from transformers import PreTrainedModel
 
+from hf_posenc import load_starter
 from hf_posenc.errors import AlreadyPatched, LengthContradiction, OptionOutOfRange, UnknownScheme
 from hf_posenc.insight.bench import BenchCell, bench, random_model
 from hf_posenc.insight.bench import run as measuring
@@ -57,13 +58,18 @@ class Metered:
         return 4 * counter.largest
 
 
+@pytest.fixture(autouse=True)
+def metered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "device_of", lambda name: Metered())
+
+
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    return random_model((1, 32, 2, 2), "llama", 64, torch.float32)
+    return random_model((1, 32, 2, 2), 64, torch.float32)
 
 
 def measured(model: PreTrainedModel, schemes: str, lengths: list[int], **more: Any) -> list[BenchCell]:
-    return list(bench(model, schemes, lengths, **{"device": Metered(), "rounds": 2, **more}))
+    return list(bench(model, schemes, lengths, **{"rounds": 2, **more}))
 
 
 def test_all_scores_are_seen_in_memory_and_time(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +104,7 @@ def test_a_slow_model_is_measured_as_slow(model: PreTrainedModel, monkeypatch: p
 
 
 def test_a_refused_scheme_is_a_cell_and_the_others_go_on() -> None:
-    bert = random_model((1, 32, 2, 2), "bert", 64, torch.float32)
+    bert = load_starter("bert")[0]
     refused, done = measured(bert, "sinks,alibi", [32])
     assert (refused.state, done.state) == ("refused", "done")
     assert "sinks" in refused.why_not
@@ -113,30 +119,6 @@ def test_an_error_on_the_way_is_a_cell(model: PreTrainedModel, monkeypatch: pyte
     monkeypatch.setitem(measuring.CASES, "prefill", Broken)
     (cell,) = measured(model, "yarn", [32])
     assert (cell.state, cell.why_not) == ("failed", "RuntimeError: out of memory")
-
-
-@pytest.mark.parametrize("cells", [1, 2])
-def test_a_live_model_is_on_its_own_device_again(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Elsewhere(Metered):
-        torch = torch.device("meta")
-
-    model = random_model((1, 32, 2, 2), "llama", 64, torch.float32)
-    before = {name: (tensor.device, tensor.clone()) for name, tensor in tensors_of(model)}
-    seen = []
-    monkeypatch.setattr(
-        measuring, "cell_of", lambda model, *_: seen.append({t.device.type for _, t in tensors_of(model)})
-    )
-    running = bench(model, "yarn,pi", [32], device=Elsewhere())
-    for _ in range(cells):  # after the first, the rest is not asked for
-        next(running)
-    running.close()
-    assert seen == [{"meta"}] * cells
-    assert all(tensor.device == before[name][0] for name, tensor in tensors_of(model))
-    assert all(torch.equal(tensor, before[name][1]) for name, tensor in tensors_of(model))
-
-
-def tensors_of(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +139,9 @@ def test_invalid_settings_are_refused(model: PreTrainedModel, wrong: dict[str, A
 
 def test_unsuitable_models_are_refused() -> None:
     with pytest.raises(OptionOutOfRange, match="no cache"):
-        bench(random_model((1, 32, 2, 2), "bert", 64, torch.float32), "rope", [32], cases=("decode",))
+        bench(load_starter("bert")[0], "rope", [32], cases=("decode",))
     with pytest.raises(AlreadyPatched):
-        bench(patch_model(random_model((1, 32, 2, 2), "llama", 64, torch.float32), "yarn", factor=2), "yarn", [32])
+        bench(patch_model(random_model((1, 32, 2, 2), 64, torch.float32), "yarn", factor=2), "yarn", [32])
 
 
 @pytest.mark.parametrize("case", ["prefill", "train"])
@@ -170,7 +152,7 @@ def test_both_models_of_a_compiled_run_are_compiled(case: str, monkeypatch: pyte
         compiled.append((type(module).__name__, options["dynamic"]))
 
     monkeypatch.setattr(nn.Module, "compile", spied)
-    model = random_model((1, 32, 2, 2), "llama", 64, torch.float32)
+    model = random_model((1, 32, 2, 2), 64, torch.float32)
     for compile in (True, False):
         (cell,) = measured(model, "yarn", [32], cases=(case,), compile=compile)
         assert cell.state == "done"

@@ -26,7 +26,7 @@ SMALL = Shapes(heads=2, head_dim=8, width=16)
     [
         ("sinusoidal", "code"), ("learned", "code"), ("binary,sinusoidal", "code"), ("rope", "clock"),
         ("yarn", "frequencies"), ("pi,ntk,llama3", "frequencies"), ("self_extend,dca,rerope,string", "distance"),
-        ("window,sinks", "visible"), ("alibi", "bias"), ("alibi,t5", "bias"), ("rope_nd", "grid"),
+        ("window,sinks", "visible"), ("alibi", "bias"), ("alibi,t5", "bias"),
         ("randpos", "places"), ("logn", "temperature"), ("rope,alibi", "score"),
     ],
 )  # fmt: skip

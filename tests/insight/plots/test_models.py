@@ -8,9 +8,10 @@ import torch
 import hf_posenc
 from hf_posenc.errors import AlreadyPatched, OutsideModel, SchemeNotDefined
 from hf_posenc.insight.plots import numbers, pair_scores
+from hf_posenc.insight.plots.kinds import plot_of
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.pair_scores import call_of
-from hf_posenc.insight.plots.registry import NothingToPlot
+from hf_posenc.insight.plots.registry import Target, View
 from hf_posenc.patching.state import is_patched
 from hf_posenc.schemes.entry import Entry
 
@@ -46,39 +47,24 @@ def test_a_scheme_with_layer_projections_needs_a_model(gpt2: torch.nn.Module) ->
     assert found.nan_to_num().abs().max() > 0
 
 
-def test_learned_parameters_of_a_patched_model_are_used() -> None:
+def test_a_carried_scheme_is_refused_and_stays() -> None:
+    """Shown by its name, it would have the initial values of its parameters."""
+    model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "t5")
+    scheme = hf_posenc.scheme_of(model)
+    for asked in ("t5", "alibi", "unpatched"):
+        with pytest.raises(AlreadyPatched):
+            numbers(asked, "score", model=model, length=4)
+    assert hf_posenc.scheme_of(model) is scheme
+
+
+def test_a_carried_scheme_is_a_target_of_its_own() -> None:
+    """What CHANGELOG names for it: the scheme with what it has learned."""
     model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "t5")
     scheme = hf_posenc.scheme_of(model)
     with torch.no_grad():
         scheme.table.weight[0] = 5.0  # type: ignore[union-attr, index, operator]
-    for asked in ("t5", "t5_bias", None):
-        (found,) = numbers(asked if asked is None else [asked], "bias", model=model, length=8)
-        assert found.numbers["bias"][:, 4, 4].tolist() == [5.0] * len(found.numbers["bias"])
-        assert found.label.startswith("t5")
-    assert is_patched(model)
-
-
-def test_a_carried_scheme_is_set_aside_for_others() -> None:
-    model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "t5")
-    scheme = hf_posenc.scheme_of(model)
-    with torch.no_grad():
-        scheme.table.weight.fill_(5.0)  # type: ignore[union-attr, operator]
-    carried, alibi = numbers("t5,alibi", "bias_curve", model=model, length=4)
-    assert bool((carried.numbers["bias"] == 5.0).all())
-    assert alibi.numbers["bias"][0, 0] == 0.0
-    with pytest.raises(NothingToPlot):
-        numbers("unpatched", "bias_curve", model=model)
-    assert hf_posenc.scheme_of(model) is scheme
-
-
-def test_a_carried_scheme_has_its_own_options_and_lengths() -> None:
-    model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "yarn", factor=2)
-    found = numbers("yarn", "frequencies", model=model)[0].numbers
-    assert float((found["before"] / found["after"][""]).max()) == pytest.approx(2.0)
-    with pytest.raises(AlreadyPatched, match="factor was given"):
-        numbers("yarn", "frequencies", model=model, factor=8)
-    with pytest.raises(AlreadyPatched, match="beta_fast was given"):
-        numbers("yarn:beta_fast=16", "frequencies", model=model)
+        found = plot_of("bias").numbers(Target("t5", scheme), View(length=8))  # type: ignore[arg-type]
+    assert found["bias"][:, 4, 4].tolist() == [5.0] * len(found["bias"])
 
 
 def test_layers_may_differ() -> None:

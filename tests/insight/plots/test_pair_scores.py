@@ -90,19 +90,6 @@ def test_temperatures(look: Callable) -> None:
     assert yarn[0].tolist() == pytest.approx([(0.1 * math.log(4) + 1) ** 2] * 3)
 
 
-def test_patches_of_an_image_see_rows_and_columns(look: Callable) -> None:
-    found = pair_scores.patch_scores(look("rope_nd"), 5, 7, 2, 3)
-    fast = [100.0 ** (-2 * m / 4) for m in range(2)]
-    expected = [
-        [(sum(math.cos((y - 2) * w) for w in fast) + sum(math.cos((x - 3) * w) for w in fast)) / 4 for x in range(7)]
-        for y in range(5)
-    ]
-    assert torch.allclose(found, torch.tensor(expected), atol=1e-5)
-    text = pair_scores.patch_scores(look("rope"), 5, 7, 2, 3)  # control: line by line, the patch above is 7 tokens away
-    assert float(text[1, 3]) == pytest.approx(sum(math.cos(7 * w) for w in OMEGA) / 4, abs=1e-5)
-    assert (text - found).abs().max() > 0.1
-
-
 NAMES = [record.name for record in list_schemes()]
 SHAPES = Shapes(heads=4, head_dim=8, width=16, layers=4, trained_length=16)
 

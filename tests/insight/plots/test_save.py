@@ -9,7 +9,7 @@ import pytest
 from hf_posenc.insight.plots import Shapes
 from hf_posenc.insight.plots.compose import request_of, sheets
 from hf_posenc.insight.plots.kinds import plot_of
-from hf_posenc.insight.plots.save import ComputedPlot, save
+from hf_posenc.insight.plots.save import save
 
 pytest.importorskip("matplotlib", reason="an extra")
 SMALL = Shapes(heads=2, head_dim=8, width=16)
@@ -19,7 +19,7 @@ SMALL = Shapes(heads=2, head_dim=8, width=16)
 def test_files_are_the_same_every_time(tmp_path: Path, ending: str) -> None:
     one, two = (tmp_path / f"{n}{ending}" for n in "ab")
     for path in (one, two):
-        computed = ComputedPlot(plot_of("code"), sheets(plot_of("code"), request_of("binary", shapes=SMALL, length=8)))
+        computed = plot_of("code"), sheets(plot_of("code"), request_of("binary", shapes=SMALL, length=8))
         assert save([computed], path) == [path]
     assert one.read_bytes() == two.read_bytes()
     starts = {".png": b"\x89PNG", ".svg": b"<?xml"}

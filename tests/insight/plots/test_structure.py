@@ -29,7 +29,6 @@ CASES: dict[str, dict[str, int]] = {
     "score_curve": {"rope,alibi,t5": 3, "rope,xpos": 1},
     "distance_curve": {"rerope,leaky_rerope,self_extend,dca": 1},
     "temperature": {"logn,yarn": 1},
-    "grid": {"rope,rope_nd": 2},
     "frequencies": {"pi,ntk,yarn,llama3": 4},
     "clock": {"rope,sinusoidal": 16},
 }

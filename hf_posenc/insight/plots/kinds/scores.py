@@ -1,4 +1,4 @@
-"""Plots of total scores, as maps (of a text, of an image) and against distance, and of the factors of scores."""
+"""Plots of total scores, as a map and against distance, and of the factors of scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hf_posenc.insight.plots.bases import Lines, Maps
 from hf_posenc.insight.plots.kinds.positions import Distance
 from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, register_plot
 
-SIDE = 15  # patches of an image
 DISTANCE = "distance from query to key (tokens)"
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
 
@@ -106,25 +105,3 @@ class Temperature(Lines):
         return {"distance": torch.arange(factors.shape[1]), "factor": factors[head]} | (
             {"head": head} if differ else {}
         )
-
-
-@register_plot
-class Grid(Maps):
-    """Score of the middle patch of an image with every other; a one-dimensional scheme numbers patches line by line."""
-
-    name, title = "grid", "Score of the middle patch of an image with all others"
-    key, unit = "score", "score with the patch at ×"
-    axis_names, sizes = ("column (patches)", "row (patches)"), ((3.3, 3.3), (3.3, 3.3))
-    trained_length = positions = SIDE * SIDE
-    companions = ("rotation", "row_rotation", "bias")
-
-    def shows(self, target: Target) -> bool:
-        return getattr(target.scheme.rotation(), "axes", None) is not None
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        side = max(1, round((view.length or SIDE * SIDE) ** 0.5))
-        middle = side // 2
-        return {"row": middle, "column": middle, "score": pair_scores.patch_scores(target, side, side, middle, middle)}
-
-    def mark(self, axes: Any, sheet: Sheet) -> None:
-        axes.plot(sheet.numbers["column"], sheet.numbers["row"], "x", color=marks.HUES[4], markersize=6)
