@@ -177,7 +177,7 @@ class JointTraining:
         """Clipped gradients of the weighted mean over the tokens of the batch."""
         with torch.autocast(DEVICE, torch.bfloat16):
             # With a cache, transformers does not look for packed texts, which it would ask of the GPU.
-            logits = model(input_ids=self.ids, past_key_values=DynamicCache()).logits
+            logits = model(self.ids, None, None, DynamicCache()).logits
         loss = weighted_mean(logits, self.ids, self.weights)
         self.losses[number] = loss.detach()
         loss.backward()

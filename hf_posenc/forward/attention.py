@@ -112,7 +112,7 @@ class PatchedAttention(PatchedLayer):
         autocast = autocast_of(q.device)
         with UNCHANGED if autocast is None else torch.autocast(q.device.type, enabled=False):
             plan = plan_of(self, q, cache, mask, host)
-            ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden, cache)
+            ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden, cache, autocast)
             if plan.paged:
                 return paged.attend(self, q, k, v, ctx, host)
             queries, keys, v = self._rotate(plan, ctx, q, k, v)
@@ -136,10 +136,14 @@ class PatchedAttention(PatchedLayer):
             plan.succeeded = True
             return found
 
-    def _context(self, plan: CallPlan, hidden: Tensor, cache: Cache | None) -> PositionContext:
+    def _context(
+        self, plan: CallPlan, hidden: Tensor, cache: Cache | None, autocast: torch.autocast | None
+    ) -> PositionContext:
         """Positions, with what belongs to this layer."""
-        kept = None if plan.paged else kept_values(cache, self.layer_idx)
-        return replace(plan.ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx, kept=kept)
+        kept, projections = None if plan.paged else kept_values(cache, self.layer_idx), LayerProjections(self, autocast)
+        if autocast is not None:  # which casts what layers read, and is off for those of the scheme
+            hidden = hidden.to(next((weight.dtype for weight in plan.scheme.parameters()), hidden.dtype))
+        return replace(plan.ctx, hidden=hidden, projections=projections, layer=self.layer_idx, kept=kept)
 
     def _rotate(
         self, plan: CallPlan, ctx: PositionContext, q: Tensor, k: Tensor, v: Tensor
@@ -222,10 +226,20 @@ class PatchedAttention(PatchedLayer):
 
 
 class LayerProjections:
-    """A layer's own query and key projections, without the scheme knowing the layer."""
+    """A layer's own query and key projections, without the scheme knowing the layer; under the caller's autocast."""
 
-    def __init__(self, attention: PatchedAttention) -> None:
-        self.query, self.key = attention.project_query, attention.project_key
+    def __init__(self, attention: PatchedAttention, autocast: torch.autocast | None = None) -> None:
+        self.attention, self.autocast = attention, autocast or UNCHANGED
+
+    def query(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[heads, n, head_dim]``."""
+        with self.autocast:
+            return self.attention.project_query(x)
+
+    def key(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[kv_heads, n, head_dim]``."""
+        with self.autocast:
+            return self.attention.project_key(x)
 
 
 def with_sink(terms: Terms, own: Tensor) -> Terms:
