@@ -1,7 +1,8 @@
-"""Write docs/properties.json: the measured properties of all schemes, in some two minutes."""
+"""Write docs/properties.json: ``python docs/make_properties.py [NAME …]``; without names all schemes, in minutes."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from hf_posenc.core.files.atomic import write_json  # noqa: E402
 from hf_posenc.schemes.registry import list_schemes  # noqa: E402
 
 if __name__ == "__main__":
-    table = measure([(record.name, {}) for record in list_schemes()])
+    file, names = DOCS / "properties.json", sys.argv[1:]
+    table = measure([(name, {}) for name in names or [record.name for record in list_schemes()]])
+    kept = json.loads(file.read_text(encoding="utf-8")) if names else {}
     found = {name: {key: cell.to_dict() for key, cell in row.items()} for name, row in table.items()}
-    write_json(DOCS / "properties.json", found)
+    write_json(file, dict(sorted({**kept, **found}.items())))

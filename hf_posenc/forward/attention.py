@@ -183,7 +183,7 @@ class PatchedAttention(PatchedLayer):
         plan, q, k, v = call.plan, call.queries[0], call.keys[0], call.values
         if plan.function is None:
             function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
-            plan.function = for_queries(function, q, k)
+            plan.function = for_queries(function, q, k, v, plan.backend)
         if "cache" in host:
             k, v = paged.for_host(host, k, v, self.layer_idx)
         scaling = getattr(self, self.score_factor) * call.shared.terms.logit_scale

@@ -27,9 +27,9 @@ from hf_posenc.forward.engine_backend import (
     ENGINE_BACKENDS,
     AttentionOutput,
     ComputeCall,
+    batched_by_engine,
     check_context_parallel,
     context_parallel_active,
-    needs_engine,
 )
 from hf_posenc.forward.host_calls import cache_lost, paged_cache
 from hf_posenc.forward.keys_in_reach import mask_in_reach, written_alone
@@ -176,7 +176,7 @@ def placed(asked: Asked, scheme: Scheme, fixed: FixedPart) -> CallPlan:
     layer, query, cache, mask, host, forward, sizes = asked
     causal, backend = layer.is_causal, layer.backend
     ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
-    if paged_cache(host) is not None and needs_engine(scheme, ctx):
+    if paged_cache(host) is not None and batched_by_engine(scheme, ctx):
         return CallPlan(scheme, ctx, mask, mask, backend, True, fixed)
     in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
     if forward.texts is not None:

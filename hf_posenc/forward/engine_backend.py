@@ -138,18 +138,32 @@ def _by_package(attend: Callable[[AttentionCall, Any], Tensor], mask: Any, call:
 HostAttention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
-def for_queries(function: HostAttention, query: Tensor, key: Tensor) -> HostAttention:
+def for_queries(function: HostAttention, query: Tensor, key: Tensor, value: Tensor, backend: str) -> HostAttention:
     """The function for calls like one: that of the host, or a quicker one with the same result.
 
     Args:
         function: of the attention backend; one that somebody registered in the place of transformers' own is used.
         query: ``[batch, heads, query, head_dim]``.
         key: ``[batch, kv_heads, key, head_dim]``.
+        value: ``[batch, kv_heads, key, value_dim]``.
+        backend: its name.
     """
+    if value.shape[3] < key.shape[3] and (query.shape[2] > 1 or backend in PACKAGES):
+        return partial(as_wide_as_keys, function)
     quicker = query.shape[2] == 1 and query.shape[1] != key.shape[1] and query.device.type == "cpu"
     if quicker and function is sdpa_attention_forward and not is_traced():
         return partial(attend_or, function)
     return function
+
+
+def as_wide_as_keys(
+    function: HostAttention, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **host: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Attend with values that zeros widen: fused kernels take no narrower ones, and without them scores are kept."""
+    width = value.shape[3]
+    wide = functional.pad(value, (0, key.shape[3] - width))
+    mixed, weights = function(module, query, key, wide, mask, **host)
+    return mixed[..., :width], weights
 
 
 def attend_or(
@@ -218,3 +232,8 @@ def needs_engine(scheme: Scheme, ctx: PositionContext | None = None) -> bool:
         token = torch.zeros(1, 1, dtype=torch.long)
         ctx = PositionContext(token, token, causal=True, contiguous=True)
     return any(implements(scheme, hook) for hook in ENGINE_HOOKS) or not Terms(regions=scheme.regions(ctx)).scales_only
+
+
+def batched_by_engine(scheme: Scheme, ctx: PositionContext | None = None) -> bool:
+    """Whether the engine computes a scheme's continuous batches, whose pages have room for keys of the usual width."""
+    return scheme.key_width != scheme.geometry.head_dim or needs_engine(scheme, ctx)

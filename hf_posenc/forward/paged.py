@@ -4,7 +4,7 @@
 lie in one paged cache, which attention modules get as ``cache``; cumulative lengths say which rows, and
 which of the keys read back, belong to which request. A request's positions run from 0 on.
 
-Keys are cached unrotated and rotated when they are read, because a page has room for one key a token: regions with
+Keys are cached as projected and rotated when they are read, because a page has room for one key a token: regions with
 rotations of their own (ReRoPE, dual chunk attention) and rotations that change with the length need several. What
 cannot be derived from a token's own key and position (FoX's gates) has no room at all and is refused.
 
@@ -79,8 +79,8 @@ def attend(
         )
     scheme = layer.scheme
     requests = ctx.once("requests", lambda: requests_of(scheme, ctx.query_positions, host))
-    q, k = scheme.prepare(q, k)
     keys, values = write_and_read(host, k, v, layer.layer_idx)
+    q, keys = scheme.prepare(q, keys)
     mixed = q.new_zeros(*q.shape[:3], values.shape[-1])
     for request in requests:
         of_request = _call_of(layer, q, keys, values, ctx, request)

@@ -14,7 +14,7 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 from hf_posenc.cache.provenance import MARK
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.current_forward import ATTENTIONS, schemes_of_base
-from hf_posenc.forward.engine_backend import needs_engine
+from hf_posenc.forward.engine_backend import batched_by_engine
 from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
 from hf_posenc.forward.paged import GRAPHS_OFF, NO_GRAPHS
 from hf_posenc.schemes.base import Scheme, implements
@@ -55,7 +55,7 @@ def counts_from_cache(base: nn.Module) -> bool:
 
 def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) -> None:
     """Refuse a scheme for `check_continuous_batch`; ``windowed`` says whether the cache drops keys behind a window."""
-    name, by_engine = repr(scheme.shown_name), needs_engine(scheme)
+    name, by_engine = repr(scheme.shown_name), batched_by_engine(scheme)
     if scheme.needs_whole_text:
         raise NeedsWholeText(
             f"Scheme {name} gives positions by the length of the text, which grows while continuous batching "

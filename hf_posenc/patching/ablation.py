@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from hf_posenc.core.regions import EVERYTHING, ONE_REGION
 from hf_posenc.patching.reference_attention import attention_output, reference_terms
 from hf_posenc.schemes.base import Scheme, overrides
 
@@ -27,21 +28,18 @@ if TYPE_CHECKING:
 
 Hooks = Mapping[str, Callable[..., Any]]
 
-NEUTRAL: Hooks = {
-    "embed": lambda positions: None,
-    "prepare": lambda query, key: (query, key),
-    "rotation": lambda: None,
-    "row_rotation": lambda: None,
-    "regions": lambda ctx: ONE_REGION,
-    "bias": lambda ctx: None,
-    "values": lambda ctx: None,
-    "query_scale": lambda ctx: None,
-    "row_scale": lambda ctx: None,
-    "logit_scale": lambda: 1.0,
-    "visible": lambda: EVERYTHING,
-    "sink": lambda: None,
-}
-"""Hooks of a scheme, and what each returns where a scheme does not have it."""
+
+def unprepared(scheme: Scheme, *states: Tensor) -> tuple[Tensor, ...]:
+    """Queries and keys as they are, with zeros where the scheme's are wider, which its rotation expects."""
+    return tuple(functional.pad(one, (0, scheme.key_width - one.shape[-1])) for one in states)
+
+
+HOOKS = (
+    *("embed", "rotation", "row_rotation", "regions", "bias", "values"),
+    *("query_scale", "row_scale", "logit_scale", "visible", "sink"),
+)
+NEUTRAL: Hooks = {**{name: getattr(Scheme, name) for name in HOOKS}, "prepare": unprepared}
+"""Hooks of a scheme, as functions of it and their arguments, where a scheme does not have them."""
 
 TERMS: Mapping[str, tuple[str, ...]] = {
     "a rotation": ("rotation", "row_rotation", "regions"),  # regions may have rotations of their own
@@ -64,7 +62,7 @@ def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
     kept = [(memo, dict(memo)) for one in {scheme, *scheme.schemes} if (memo := vars(one).get("kept_answers"))]
     for part in scheme.schemes:
         for name, hook in hooks.items():
-            setattr(part, name, hook)
+            setattr(part, name, partial(hook, part))
     try:
         yield
     finally:
@@ -86,10 +84,10 @@ def has_any(scheme: Scheme, hooks: Iterable[str]) -> bool:
     return any(overrides(part, hook) for part in scheme.schemes for hook in hooks)
 
 
-def random_code(positions: Tensor, width: int) -> Tensor:
+def random_code(scheme: Scheme, positions: Tensor) -> Tensor:
     """A code of each position, ``[1, token]`` to ``[1, token, width]``, that no normalisation removes."""
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(*positions.shape, width, generator=generator).to(positions.device)
+    return torch.randn(*positions.shape, scheme.geometry.code_width, generator=generator).to(positions.device)
 
 
 def formula_change(

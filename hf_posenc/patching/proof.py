@@ -16,7 +16,6 @@ by one unit in the last place of float32.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -195,13 +194,12 @@ class EffectProbe:
         adapter, name = type(self.adapter).__name__, scheme.shown_name
         where = f"attention layer {layer} as {adapter} patches it"
         here = neutral(hook for hook in NEUTRAL if has_any(scheme, [hook]))
-        if "embed" in here:  # by another code: a normalisation removes those that are the same in all channels
-            code = partial(random_code, width=self.geometry.code_width)
-            if not self.changes(layer, neutral(["embed"]), {"embed": code}):
-                raise NoEffect(
-                    f"Scheme {name!r} adds codes to the embeddings, and none reaches {where}. In the adapter, have "
-                    "`swaps` yield what adds them, and `probe` add them as the model does."
-                )
+        # By another code: a normalisation removes those that are the same in all channels.
+        if "embed" in here and not self.changes(layer, neutral(["embed"]), {"embed": random_code}):
+            raise NoEffect(
+                f"Scheme {name!r} adds codes to the embeddings, and none reaches {where}. In the adapter, have "
+                "`swaps` yield what adds them, and `probe` add them as the model does."
+            )
         for term, hooks in TERMS.items():
             if not has_any(scheme, hooks) or not self.matters(layer, scheme, neutral(hooks)):
                 continue

@@ -111,7 +111,10 @@ class Scheme(KeepsAnswers):
         return ONE_REGION
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Change queries and keys, each ``[batch, heads, position, head_dim]``, before they are rotated."""
+        """Change queries and keys, each ``[batch, heads, position, head_dim]``, before they are rotated.
+
+        Each token by itself; both may become wider (`key_width`).
+        """
         return query, key
 
     def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
@@ -160,6 +163,11 @@ class Scheme(KeepsAnswers):
     def native_window(self) -> int | None:
         """Keys that a query sees, as transformers' ``sliding_window``; None for all but a plain window."""
         return None
+
+    @property
+    def key_width(self) -> int:
+        """Channels of each query and key that `prepare` returns."""
+        return self.geometry.head_dim
 
     @property
     def kept_keys(self) -> tuple[int, int] | None:

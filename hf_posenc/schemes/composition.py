@@ -105,6 +105,10 @@ class Composition(Scheme):
         return prod(part.logit_scale() for part in self.schemes)
 
     @property
+    def key_width(self) -> int:
+        return self._part("prepare").key_width
+
+    @property
     def kept_keys(self) -> tuple[int, int] | None:
         kept = [part.kept_keys for part in self.schemes if part.kept_keys is not None]
         return (max(first for first, _ in kept), max(last for _, last in kept)) if kept else None

@@ -41,6 +41,7 @@ DRAWN = {
     "ssmax": {"s": (0.43, 0.0)},
     "t5": {"table.weight": (0.0, 512**-0.5)},
     "transformer_xl": {"u": (0.0, 0.02), "v": (0.0, 0.02), "project.0.weight": (0.0, 0.02)},
+    "pope": {"delta": (0.0, 0.0)},
     "cope": {"table.weight": (0.0, 0.0)},
 }
 WIDE = models.geometry(heads=8, head_dim=64, width=512, trained=256, target=512, table=256)

@@ -22,7 +22,7 @@ LIMIT = 1e-4  # sines of other angles, behind two layers of sharp softmax
 # Everything registered is in one of these two: a new scheme has to say what it is.
 RELATIVE = (
     *("none", "host", "drope", "rope", "mrope", "partial", "proportional", "abf", "xpos", "irope"),
-    *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3", "mrrope", "resonance", "clipped_rope"),
+    *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3", "mrrope", "resonance", "clipped_rope", "pope"),
     *("alibi", "rel_bias", "t5", "kerple", "sandwich", "dyn_bias", "wavelet"),
     *("shaw", "transformer_xl", "deberta", "cope", "fox", "cable", "grape_a"),
     *("rerope", "leaky_rerope", "string", "ms_poe", "lm_infinite", "window", "sinks", "sink_logits", "scale_invariant"),

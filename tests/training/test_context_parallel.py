@@ -32,7 +32,7 @@ PARTS = [  # as torch deals them out to two processes: the first with the last, 
 ]
 SUPPORTED = {
     "abf", "binary", "clipped_rope", "drope", "host", "integer", "irope", "learned", "llama3", "llama4_temp",
-    "logn", "mrope", "mrrope", "none", "ntk", "ntk_parts", "ntk_parts_v1", "partial", "pi", "proportional",
+    "logn", "mrope", "mrrope", "none", "ntk", "ntk_parts", "ntk_parts_v1", "partial", "pi", "pope", "proportional",
     "resonance", "rope", "rope_nd", "sinusoidal", "ssmax", "xpos", "yarn", "yarn+logn",
 }  # fmt: skip
 """Schemes that rotate, scale, or add to embeddings, by a token's own position."""

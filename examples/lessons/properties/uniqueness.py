@@ -155,11 +155,12 @@ def context(target: PropertyTarget) -> PositionContext:
     return replace(ctx, extra_key_channels=None if extra is None else extra.float(), projections=layer, layer=0)
 
 
+@torch.no_grad()
 def grid_scores(target: PropertyTarget, rotation: Rotation, grid: Tensor) -> Tensor:
     """Logits of equal tokens on the cells of a grid, ``[heads, cells, cells]``."""
     layer = target.layer()
     query, key = layer.tokens(len(grid))
-    q, k = layer.query(query), layer.key(key)
+    q, k = layer.scheme.prepare(layer.query(query), layer.key(key))
     count = 1 + max(rotation.axes or (0,))
     coordinates = torch.nn.functional.pad(grid, (0, max(count - 2, 0)))[None]
     if rotation.axes == layer.scheme.rotation().axes:  # type: ignore[union-attr]  # its own axes: through its own hook
@@ -169,7 +170,7 @@ def grid_scores(target: PropertyTarget, rotation: Rotation, grid: Tensor) -> Ten
         cos_sin = table(rotation, coordinates)
         q, k = rotate(q, rotation, cos_sin), rotate(k, rotation, cos_sin)
     groups = q.shape[1] // k.shape[1]
-    return (q @ k.repeat_interleave(groups, 1).transpose(-1, -2))[0] * q.shape[-1] ** -0.5
+    return (q @ k.repeat_interleave(groups, 1).transpose(-1, -2))[0] * layer.geometry.head_dim**-0.5
 
 
 def uneven_grid(scores: Tensor, grid: Tensor) -> float:

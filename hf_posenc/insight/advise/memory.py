@@ -108,9 +108,11 @@ def kept_tokens(scheme: Scheme, target: int) -> int:
 def cache_under(scheme: Scheme, memory: Memory, target: int) -> int:
     """Bytes of the cache of one text under a scheme.
 
-    A key that is kept twice takes half as much again; keys and values for every query head as often as these are more.
+    A key kept twice takes half as much again, and a wider key in proportion; keys and values for every query head as
+    often as these are more.
     """
-    share = kept_tokens(scheme, target) * memory.token
+    usual = 2 * scheme.geometry.head_dim  # of a key and its value
+    share = kept_tokens(scheme, target) * memory.token * (usual // 2 + scheme.key_width) // usual
     kept = {part.record.cache for part in scheme.schemes}
     if "heads" in kept:
         share = share * scheme.geometry.heads // scheme.geometry.kv_heads
