@@ -148,7 +148,8 @@ def for_queries(function: HostAttention, query: Tensor, key: Tensor, value: Tens
         value: ``[batch, kv_heads, key, value_dim]``.
         backend: its name.
     """
-    if value.shape[3] < key.shape[3] and (query.shape[2] > 1 or backend in PACKAGES):
+    by_kernel = query.shape[2] > 1 and value.device.type == "cpu"  # CUDA has kernels for narrower values
+    if value.shape[3] < key.shape[3] and (by_kernel or backend in PACKAGES):
         return partial(as_wide_as_keys, function)
     quicker = query.shape[2] == 1 and query.shape[1] != key.shape[1] and query.device.type == "cpu"
     if quicker and function is sdpa_attention_forward and not is_traced():
