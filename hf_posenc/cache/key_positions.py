@@ -164,22 +164,6 @@ def record(cache: Cache, new: Tensor, padding: Tensor | None, *, own: bool) -> C
     return known.append(past, new, run, inferred)
 
 
-def count_on(cache: Cache, length: int) -> CachedPositions | None:
-    """Record ``length`` tokens at the model's own positions in a growing cache whose tokens count from 0.
-
-    What `record` does then, without a tensor; None where it has more to look at.
-    """
-    known: KeyPositions | None = getattr(cache, RECORD, None)
-    if known is None or known.run != 0 or known.tokens is not None or is_traced():
-        return None
-    past = cache.get_seq_length()
-    if past == 0 or past > known.count:
-        return None
-    known.count = past + length
-    follow_rows(cache, known)
-    return CachedPositions(0)
-
-
 def inferred_positions(padding: Tensor | None, new: Tensor, past: int | Tensor, columns: Tensor) -> Tensor:
     """Positions of cached tokens that nobody recorded: as many steps before the newest token as real ones lie between.
 

@@ -20,7 +20,7 @@ from hf_posenc.cache.eviction import (
     is_fresh,
     keep_padding,
 )
-from hf_posenc.cache.key_positions import CachedPositions, count_on, record
+from hf_posenc.cache.key_positions import CachedPositions, record
 from hf_posenc.cache.length_rotated import install_length_rotation
 from hf_posenc.cache.preallocated import PreallocatedLayer, install_preallocation
 from hf_posenc.cache.provenance import mark_cache, self_attention_cache
@@ -127,12 +127,8 @@ def record_positions(cache: Cache, tokens: Tensor, positions: Tensor | None, pad
         positions: of the new tokens, ``[batch or 1, query]``; None where they count on from the cache.
         padding: ``[batch, key]``, true at real tokens, if anything is padded.
     """
-    length = tokens.shape[1]
-    own = positions is None
+    length, own = tokens.shape[1], positions is None
     if positions is None:
-        keys = count_on(cache, length)
-        if keys is not None:
-            return keys
         positions = torch.arange(length, device=tokens.device)[None] + cache.get_seq_length()
     keys = record(cache, positions, padding, own=own)
     if keys.positions is not None:
