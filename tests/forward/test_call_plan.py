@@ -74,6 +74,18 @@ def calls_of_a_token(scheme: str, layers: int) -> int:
     return calls
 
 
+def test_layers_with_other_slopes_within_a_window_share_no_table() -> None:
+    ids = torch.randint(3, 90, (1, 60), generator=torch.Generator().manual_seed(0))
+    found = []
+    for backend in ("sdpa", "eager"):
+        steep, flat = ([("alibi", {"bias_max": slope}), ("window", {"size": 20})] for slope in (8.0, 1.0))
+        model = patch_model(tiny_model("llama"), steep, layers={"1": flat})
+        model.set_attn_implementation(backend)
+        with torch.no_grad():
+            found.append(model(ids, use_cache=False).logits)
+    assert float((found[0] - found[1]).abs().max()) < 1e-4  # of logits of about 1, in float32
+
+
 @pytest.mark.parametrize("scheme", CALLS := {"yarn": 23, "alibi": 25, "rerope": 30, "dynamic_ntk": 35, "fire": 123})
 @torch.no_grad()
 def test_a_layer_makes_few_calls_for_a_decoded_token(scheme: str) -> None:

@@ -64,8 +64,8 @@ def attend(call: AttentionCall) -> Tensor:
     band = unseen_ahead(call.terms.visible, call.ctx.causal)
     if torch.is_grad_enabled():
         return Tabled.apply(query, key, value, table(), band, scale)
-    # Layers whose biases are the same method of a scheme share its table; other functions have one per layer.
-    functions = tuple(b.of_distance for b in call.terms.bias if isinstance(b, ToeplitzBias))
+    # Layers whose biases are the same method of a scheme share its table; others, and slopes, have one per layer.
+    functions = tuple(b.of_distance if isinstance(b, ToeplitzBias) else None for b in call.terms.bias)
     use = ("table", functions, call.query_length, length, call.terms.logit_scale)
     kept = call.ctx.once(use, table) if all(isinstance(f, MethodType) for f in functions) else table()
     if call.query_length == 1 and call.ctx.causal and band.farthest is None:
