@@ -100,7 +100,7 @@ def attach_adapter(
 
     check_methods()
     mapped = any(hasattr(module, "hf_device_map") for module in model.modules())
-    before = [device for one in offloads_of(model).values() for device in one.hook.original_devices.values()]
+    before = [device for one in offloads_of(model).values() for device in one.original_devices.values()]
     if before and (not mapped or torch.device("meta") in before):  # PEFT brings weights back to where they were before
         raise UnsupportedModel(OFFLOADED.format(kind=type(model).__name__))
     folder = str(adapter.path)

@@ -9,7 +9,6 @@ model changes, gradients flow to the parameters that were copied, and the copy g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -25,32 +24,10 @@ OWN = ("forward", "_old_forward")  # where a module's bound forward may be kept 
 M = TypeVar("M", bound=nn.Module)
 
 
-@dataclass(frozen=True)
-class Offload:
-    """How a module's weights are offloaded.
-
-    Attributes:
-        hook: accelerate's `AlignDevicesHook` that brings them.
-        path: of the module within the one that has the hook, with a dot at its end; empty where it is the same.
-    """
-
-    hook: Any
-    path: str
-
-    def value(self, name: str) -> Tensor:
-        """The values of one of the module's own weights, wherever they are kept."""
-        return self.hook.weights_map[self.path + name]
-
-    def below(self, child: str) -> Offload | None:
-        """How a child's weights are offloaded that has no hook of its own; None where they are not."""
-        return Offload(self.hook, f"{self.path}{child}.") if self.hook.place_submodules else None
-
-
-def offload_of(module: nn.Module, inherited: Offload | None = None) -> Offload | None:
-    """How a module's own weights are offloaded: by its own hook, or by one around it; None where they are not."""
+def offload_of(module: nn.Module) -> Any:
+    """accelerate's `AlignDevicesHook` that brings a module's own weights; None where they are not offloaded."""
     hook = module.__dict__.get(HOOK)
-    own = next((one for one in getattr(hook, "hooks", (hook,)) if getattr(one, "offload", False)), None)
-    return inherited if own is None else Offload(own, "")
+    return next((one for one in getattr(hook, "hooks", (hook,)) if getattr(one, "offload", False)), None)
 
 
 def scheme_on(scheme: Scheme, device: torch.device) -> Scheme:
@@ -92,21 +69,13 @@ def holder(module: nn.Module) -> nn.Module | None:
     return None
 
 
-def copied(module: M, device: torch.device, inherited: Offload | None = None) -> M:
-    """A copy of a module and all in it, without accelerate's hooks, whose parameters are read on ``device``.
-
-    Args:
-        module: anything; it is not changed.
-        device: of the layer that computes.
-        inherited: how a hook of a module around this one offloads it, if one does.
-    """
-    offload = offload_of(module, inherited)
+def copied(module: M, device: torch.device) -> M:
+    """A copy of a module and all in it, without accelerate's hooks, whose parameters are read on ``device``."""
     copy = module.__class__.__new__(module.__class__)
     copy.__dict__.update({name: value for name, value in module.__dict__.items() if name not in (HOOK, *OWN)})
-    copy.__dict__["_parameters"] = Moved(module._parameters, device, offload)
+    copy.__dict__["_parameters"] = Moved(module._parameters, device, offload_of(module))
     copy.__dict__["_modules"] = {
-        name: None if child is None else copied(child, device, None if offload is None else offload.below(name))
-        for name, child in module._modules.items()
+        name: None if child is None else copied(child, device) for name, child in module._modules.items()
     }
     copy.__dict__[ORIGINAL] = module
     return copy
@@ -115,9 +84,7 @@ def copied(module: M, device: torch.device, inherited: Offload | None = None) ->
 class Moved(dict[str, Any]):
     """The parameters of one module by name, each moved to a device when it is first read."""
 
-    def __init__(
-        self, parameters: dict[str, nn.Parameter | None], device: torch.device, offload: Offload | None
-    ) -> None:
+    def __init__(self, parameters: dict[str, nn.Parameter | None], device: torch.device, offload: Any) -> None:
         super().__init__(parameters)
         self.device, self.offload = device, offload
         self.moved: dict[str, Tensor | None] = {}
@@ -140,4 +107,4 @@ class Moved(dict[str, Any]):
                 f"The parameter {name!r} of a scheme is on the meta device, which has no values, and no hook of "
                 "accelerate offloaded it. Load the model with hf_posenc.from_pretrained, or call to_empty and fill it."
             )
-        return self.offload.value(name).to(self.device, parameter.dtype)
+        return self.offload.weights_map[name].to(self.device, parameter.dtype)

@@ -8,8 +8,7 @@ the instance. None of this is somebody's patch, and all of it has to follow wher
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -18,38 +17,41 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.tested_versions import beyond_tested
-from hf_posenc.forward.placement import OWN, Offload, offload_of
+from hf_posenc.errors import UnsupportedModel
+from hf_posenc.forward.placement import OWN, offload_of
 
-Offloads = Mapping[nn.Module, Offload]
+Offloads = Mapping[nn.Module, Any]  # modules whose weights are offloaded, and the hook that brings them
 
 
 def offloads_of(model: nn.Module) -> Offloads:
-    """All modules of a model whose own weights are offloaded, and how.
+    """All modules of a model with a hook of accelerate that offloads weights, and the hook.
 
     Warns:
         UntestedVersion: accelerate, whose hooks are read, is newer than this package is tested with.
     """
-    found = dict(_walk(model, None))
+    found = {module: hook for module in model.modules() if (hook := offload_of(module)) is not None}
     if found:
         beyond_tested("accelerate")
     return found
 
 
-def _walk(module: nn.Module, inherited: Offload | None) -> Iterator[tuple[nn.Module, Offload]]:
-    found = offload_of(module, inherited)
-    if found is not None:
-        yield module, found
-    for name, child in module.named_children():
-        yield from _walk(child, None if found is None else found.below(name))
+def refuse_blocks(model: nn.Module, offloads: Offloads) -> None:
+    """Refuse blocks that load the weights of all modules inside them at once: no attention runs without its block."""
+    if any(hook.place_submodules for hook in offloads.values()):
+        raise UnsupportedModel(
+            f"Blocks of this {type(model).__name__} load all their weights at once (preload_module_classes of "
+            "accelerate), so no layer can be run alone. Patch the model first, and offload it afterwards."
+        )
 
 
 def offloaded_values(model: nn.Module) -> dict[str, Tensor]:
     """The weights of a model by name, wherever the values of those are that have been offloaded."""
     offloads, found = offloads_of(model), dict(model.state_dict())
     for prefix, module in model.named_modules():
-        for name, weight in module.named_parameters(recurse=False):
-            if weight.is_meta and module in offloads:
-                found[f"{prefix}.{name}" if prefix else name] = offloads[module].value(name).to(weight.dtype)
+        if (hook := offloads.get(module)) is not None:
+            for name, weight in module.named_parameters(recurse=hook.place_submodules):
+                if weight.is_meta:
+                    found[f"{prefix}.{name}" if prefix else name] = hook.weights_map[name].to(weight.dtype)
     return found
 
 
@@ -65,8 +67,8 @@ def computing_device(module: nn.Module, offloads: Offloads, *, around: nn.Module
     for kind in (nn.Module.parameters, nn.Module.buffers):
         weights = [(part, weight) for part in module.modules() for weight in kind(part, recurse=False)]
         for part, weight in weights:
-            if part in offloads and offloads[part].hook.execution_device is not None:
-                return torch.device(offloads[part].hook.execution_device)
+            if part in offloads and offloads[part].execution_device is not None:
+                return torch.device(offloads[part].execution_device)
             if not weight.is_meta:
                 return weight.device
         if weights:
@@ -74,35 +76,13 @@ def computing_device(module: nn.Module, offloads: Offloads, *, around: nn.Module
     return torch.device("meta") if around is None else computing_device(around, offloads)
 
 
-def offload_beside(owner: nn.Module, name: str, neighbour: nn.Module, offloads: Offloads) -> None:
-    """Offload a new child of ``owner``, if the weights of ``neighbour`` are offloaded."""
-    child: nn.Module = owner.get_submodule(name)
-    around = offloads[owner].below(name) if owner in offloads else None
-    beside = next((offloads[part] for part in neighbour.modules() if part in offloads), None)
-    if around is not None:
-        if not isinstance(around.hook.weights_map, ChainMap):  # ours: what is there may be a folder on disk
-            around.hook.weights_map = ChainMap({}, around.hook.weights_map)
-        for key, weight in child.named_parameters():
-            around.hook.weights_map[around.path + key] = weight.detach().to("cpu")
-        child.to("meta")
-    elif beside is not None:  # each of its modules then keeps its own weights
+def offload_beside(child: nn.Module, neighbour: nn.Module, offloads: Offloads) -> None:
+    """Offload a new module, if the weights of ``neighbour`` are offloaded: each part of it then keeps its own."""
+    hook = next((offloads[part] for part in neighbour.modules() if part in offloads), None)
+    if hook is not None:
         from accelerate.hooks import attach_align_device_hook
 
-        attach_align_device_hook(
-            child, beside.hook.execution_device, offload=True, offload_buffers=beside.hook.offload_buffers
-        )
-
-
-def forget_child(owner: nn.Module, name: str, offloads: Offloads) -> None:
-    """Undo what `offload_beside` wrote into the weights map of a hook around the child."""
-    around = offloads[owner].below(name) if owner in offloads else None
-    if around is None or not isinstance(around.hook.weights_map, ChainMap):
-        return
-    ours, before = around.hook.weights_map.maps
-    for key in [key for key in ours if key.startswith(around.path)]:
-        del ours[key]
-    if not ours:
-        around.hook.weights_map = before
+        attach_align_device_hook(child, hook.execution_device, offload=True, offload_buffers=hook.offload_buffers)
 
 
 def has_foreign_forward(module: nn.Module) -> bool:

@@ -39,7 +39,7 @@ from hf_posenc.patching.layer_run import (
     runs_in_float32,
     scaled_scores,
 )
-from hf_posenc.patching.offloading import computing_device, offloads_of
+from hf_posenc.patching.offloading import computing_device, offloads_of, refuse_blocks
 from hf_posenc.patching.report import Proof
 from hf_posenc.patching.state import unpatched_view
 from hf_posenc.schemes.base import Scheme
@@ -65,10 +65,9 @@ class EffectProbe:
         parameter = next(base.parameters())
         self.attentions: list[Any] = list(adapter.attentions(base))
         offloads = offloads_of(base)
+        refuse_blocks(base, offloads)
         device = computing_device(base, offloads)
-        # Where a module around the attention loads its weights, the attention cannot be run on its own.
-        loaded_around = self.attentions[0] in offloads and bool(offloads[self.attentions[0]].path)
-        self.deferred = device.type == "meta" or loaded_around
+        self.deferred = device.type == "meta"
         self.runs_alone = not self.deferred and not offloads
         self.patched: dict[tuple[int, float], Tensor] = {}
         if self.deferred:

@@ -13,7 +13,7 @@ class Proof:
 
     Attributes:
         verdict: ``moved``; ``identity`` where the scheme equals the unpatched model by definition; ``deferred`` on the
-            meta device, and where a module around the attention loads its weights, so that it cannot be run alone.
+            meta device.
         change: largest change of the probed outputs, relative to the largest output.
         unchanged_below: tokens below this position were checked to be unchanged.
     """

@@ -33,7 +33,7 @@ from hf_posenc.patching import peft_sidecar
 from hf_posenc.patching.atomic_save import check_saver, install_atomic_save, remove_atomic_save
 from hf_posenc.patching.batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
-from hf_posenc.patching.offloading import change_class, computing_device, forget_child, offload_beside, offloads_of
+from hf_posenc.patching.offloading import change_class, computing_device, offload_beside, offloads_of
 from hf_posenc.patching.patched_config import check_unchanged, restore_config, write_outer_config
 from hf_posenc.patching.state import STASH, Patch, base_model_of, outer_model, parts_of, patch_of
 from hf_posenc.patching.text_limits import restore_limits
@@ -72,7 +72,7 @@ def add_schemes(patch: Patch, attentions: Sequence[nn.Module]) -> None:
         if device.type != "meta":
             scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
         set_scheme(owner, scheme.to(device, dtype).train(base.training))
-        offload_beside(owner, "posenc", attention, offloads)
+        offload_beside(scheme, attention, offloads)
 
 
 def set_scheme(owner: nn.Module, scheme: nn.Module | None) -> None:
@@ -133,13 +133,11 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
 def undo(patch: Patch) -> None:
     """Undo all changes recorded in ``patch``, which may be unfinished."""
     base, model = patch.base, patch.model
-    offloads = offloads_of(model)
     owners = [base, *base.__dict__.get(ATTENTIONS, ())]
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
         forget_attributes(module)
     for owner in owners:
-        forget_child(owner, "posenc", offloads)
         set_scheme(owner, None)
     restore_dtype(patch.in_float32)
     for module, name in patch.frozen:
