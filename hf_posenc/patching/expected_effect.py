@@ -46,16 +46,12 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry, win
     span = int(positions.max()) + 1
     seen = span if window is None else min(span, window)
     rotation = without_equal_axes(scheme, rotation, positions)
-    regions = occurring_regions(terms.regions, positions, causal=geometry.causal)
-    rotations = [region.rotation or rotation for region in regions]
     scales = [scale for scale in (terms.query_scale, terms.row_scale) if scale is not None]
     return (
-        any(not same_rotation(each, original_rotation) for each in rotations)
-        or abs(terms.logit_scale - (rotary.logit_scale if rotary else 1.0)) > 1e-6  # one is measured in float32
-        or any(factor != 1 for region in regions for factor in region.by_head)
+        abs(terms.logit_scale - (rotary.logit_scale if rotary else 1.0)) > 1e-6  # one is measured in float32
         or any(bool((scale - 1).abs().max() > 1e-6) for scale in scales)
         or (terms.visible != EVERYTHING and (terms.visible.farthest or seen) < seen)
-        or changes_distances(terms.regions, positions, causal=geometry.causal)
+        or changes_angles(terms.regions, positions, rotation, original_rotation, causal=geometry.causal)
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
         or (scheme.replaces_host and geometry.biased)
     )
@@ -126,24 +122,19 @@ def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
     return alike and all(abs(a - b) <= 1e-6 * abs(b) + 1e-24 for a, b in pairs)  # pairs that are not rotated at all
 
 
-def occurring_regions(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> list[Region]:
-    """The regions that some query and key at these positions belong to."""
+def changes_angles(
+    regions: tuple[Region, ...], positions: Tensor, rotation: Rotation | None, own: Rotation | None, *, causal: bool
+) -> bool:
+    """Whether some query and key get another distance than their tokens have, or another rotation, or are masked."""
     here, there = positions[:, :, None], positions[:, None, :]
-    order = Band(0, None).holds(here, there) if causal else True
-    return [region for region in regions if bool((region.band.holds(here, there) & order).any())]
-
-
-def changes_distances(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> bool:
-    """Whether some query and key get another distance than their tokens have, or are masked."""
-    here, there = positions[:, :, None], positions[:, None, :]
-    wanted = Band(0, None).holds(here, there) if causal else torch.ones_like(here - there, dtype=torch.bool)
-    covered = torch.zeros_like(wanted)
+    left = Band(0, None).holds(here, there) if causal else torch.ones_like(here - there, dtype=torch.bool)
     for region in regions:
-        mine = region.band.holds(here, there)
-        if bool((wanted & mine & moved_by(region, positions)).any()):
+        mine = left & region.band.holds(here, there)
+        turned = not same_rotation(region.rotation or rotation, own) or any(one != 1 for one in region.by_head)
+        if bool((mine & (moved_by(region, positions) | turned)).any()):
             return True
-        covered = covered | mine
-    return bool((wanted & ~covered).any())
+        left = left & ~mine
+    return bool(left.any())
 
 
 def moved_by(region: Region, positions: Tensor) -> Tensor:

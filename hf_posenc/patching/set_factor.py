@@ -68,24 +68,30 @@ def set_factor(model: M, factor: float) -> M:
     """
     with float32_by_default(), changing(model) as bases:
         patches = [patch_of(base) for base in bases]
-        before = [patch.geometry for patch in patches]
+        check_factor(factor)
+        kept: list[tuple[nn.Module, dict[str, Any]]] = []
         try:
-            for patch in patches:
-                _set_factor(patch, factor)
+            found = [_prove(patch, factor, kept) for patch in patches]
         except BaseException:
-            for patch, old in zip(patches, before, strict=True):
-                if patch.geometry is not old:
-                    _set_factor(patch, old.target_length / old.trained_length)
+            for module, attributes in kept:
+                set_attributes(module, attributes)
             raise
+        for patch, (geometry, proof) in zip(patches, found, strict=True):
+            patch.geometry = geometry
+            update_config(patch)
+            patch.finish(proof)
     if (first := first_patch(model)) is not None:
         restore_limits(first)
         raise_limits(model)
     return model
 
 
-def _set_factor(patch: Patch, factor: float) -> None:
-    """Change the factor of one base model."""
-    check_factor(factor)
+def _prove(patch: Patch, factor: float, kept: list[tuple[nn.Module, dict[str, Any]]]) -> tuple[Geometry, Proof]:
+    """Let the schemes of one base model take over the values of a factor, and prove that outputs follow.
+
+    Returns:
+        The geometry under this factor, and the proof; ``kept`` gets the attributes that the schemes had.
+    """
     check_unchanged(patch)
     adapter, lengths = patch.adapter, resolve_lengths(configured=patch.geometry.trained_length, factor=factor)
     geometry = replace(patch.geometry, target_length=lengths.target)
@@ -94,27 +100,14 @@ def _set_factor(patch: Patch, factor: float) -> None:
     pairs = list(scheme_pairs(patch.base, schemes))
     for old, new in pairs:
         check_same_parameters(old, new, factor)
-    proof = _take_over_all(patch, geometry, pairs)
-    patch.geometry = geometry
-    update_config(patch)
-    patch.finish(proof)
-
-
-def _take_over_all(patch: Patch, geometry: Geometry, pairs: list[tuple[Scheme, Scheme]]) -> Proof:
-    """Let all schemes take over the new values, and prove that outputs follow; or put the old ones back and raise."""
-    with explained_forward(patch.adapter, patch.base, patched=False), unpatched_view(patch):
+    with explained_forward(adapter, patch.base, patched=False), unpatched_view(patch):
         probe = EffectProbe(replace(patch, geometry=geometry))
-    kept = [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
-    try:
-        for old, new in pairs:
-            for mine, its in zip(old.modules(), new.modules(), strict=True):
-                set_attributes(mine, own_attributes(its))
-        with explained_forward(patch.adapter, patch.base):
-            return probe.verdict(patch)
-    except BaseException:
-        for module, attributes in kept:
-            set_attributes(module, attributes)
-        raise
+    kept += [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
+    for old, new in pairs:
+        for mine, its in zip(old.modules(), new.modules(), strict=True):
+            set_attributes(mine, own_attributes(its))
+    with explained_forward(adapter, patch.base):
+        return geometry, probe.verdict(patch)
 
 
 def scheme_pairs(base: nn.Module, schemes: list[Scheme]) -> Iterator[tuple[Scheme, Scheme]]:
