@@ -12,23 +12,19 @@ from transformers import Cache
 from hf_posenc.forward.host_calls import CACHE_NAMES
 from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.inline import Inline
-from hf_posenc.patches.general.observation import RotaryObservation, Stand, open_mask, repeated, zeros
+from hf_posenc.patches.general.observation import Stand, open_mask, repeated, rotation_of, zeros
 from hf_posenc.patches.general.observer import Observer
 
 
-def template_of(
-    observer: Observer, call: Mapping[str, Any], module: nn.Module
-) -> tuple[dict[str, Any], dict[str, RotaryObservation]]:
-    """A call with its tensors replaced by what they stand for, and the rotations among its arguments."""
+def template_of(observer: Observer, call: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
+    """A call with its tensors replaced by what they stand for, or by the call of a rotary module that made them."""
     template: dict[str, Any] = {}
-    rotations: dict[str, RotaryObservation] = {}
     hidden = call[parameters_of(type(module))[0]]
     for name, value in call.items():
         if id(value) in observer.rotations:
             rotary, args, kwargs, _ = observer.rotations[id(value)]
-            kept = tuple(_open(observer, one) for one in args)
-            named = {key: _open(observer, one) for key, one in kwargs.items()}
-            rotations[name] = RotaryObservation(rotary, kept, named)
+            named = {key: _open(one) for key, one in kwargs.items()}
+            template[name] = partial(rotation_of, name=rotary, args=tuple(map(_open, args)), kwargs=named)
         elif name == parameters_of(type(module))[0]:
             last = value.shape[-1] == observer.positions.shape[1] != value.shape[1]
             template[name] = Stand.CHANNELS_FIRST if last else Stand.HIDDEN
@@ -42,7 +38,7 @@ def template_of(
             }
         else:
             template[name] = value
-    return template, rotations
+    return template
 
 
 def vectors_like(hidden: Tensor, value: Tensor) -> Stand | partial[Tensor]:
@@ -61,7 +57,7 @@ def mask_like(module: nn.Module, mask: Tensor) -> Stand | partial[Tensor]:
     return partial(open_mask, axes=mask.ndim, value=value.item(), dtype=mask.dtype) if opened else Stand.MASK
 
 
-def _open(observer: Observer, value: Any) -> Any:
+def _open(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return Stand.POSITIONS if not value.is_floating_point() else Stand.HIDDEN

@@ -28,27 +28,7 @@ class Stand(Enum):
     POSITIONS = "positions of its tokens"
     MASK = "the attention mask"
     CHANNELS_FIRST = "the layer's input, channels before tokens"
-
-
-@dataclass(frozen=True)
-class RotaryObservation:
-    """A module that turns positions into cosines and sines, and one kind of call of it.
-
-    Attributes:
-        name: of the module.
-        args: of the call, with `Stand` in the place of tensors; ``kwargs`` likewise.
-    """
-
-    name: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    def call(self, base: nn.Module, hidden: Tensor, positions: Tensor) -> Any:
-        """What the module returns for ``positions [batch or 1, token]``."""
-        given = {Stand.HIDDEN: hidden, Stand.POSITIONS: positions}
-        args, kwargs = [filled(value, given) for value in self.args], filled_all(self.kwargs, given)
-        rotary = base.get_submodule(self.name)
-        return (rotary if is_made(type(rotary)) else as_configured(rotary))(*args, **kwargs)
+    BASE = "the base model"
 
 
 @dataclass(frozen=True)
@@ -65,7 +45,17 @@ def kind_of_call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
     return tuple(value for value in (*args, *kwargs.values()) if isinstance(value, (str, int)))
 
 
-def open_mask(given: Mapping[Stand, Any], axes: int, value: float, dtype: torch.dtype) -> Tensor:
+Given = Mapping[Stand, Any]
+
+
+def rotation_of(given: Given, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What the rotary module of this name makes of the positions, in a call with `Stand` in the place of tensors."""
+    rotary = given[Stand.BASE].get_submodule(name)
+    module = rotary if is_made(type(rotary)) else as_configured(rotary)
+    return module(*(filled(value, given) for value in args), **filled_all(kwargs, given))
+
+
+def open_mask(given: Given, axes: int, value: float, dtype: torch.dtype) -> Tensor:
     """The mask of a call; where it has none, one of so many axes that holds this value and hides nothing."""
     if given[Stand.MASK] is not None:
         return given[Stand.MASK]
@@ -73,17 +63,17 @@ def open_mask(given: Mapping[Stand, Any], axes: int, value: float, dtype: torch.
     return torch.full((*(1,) * (axes - 1), hidden.shape[1]), value, dtype=dtype, device=hidden.device)
 
 
-def zeros(given: Mapping[Stand, Any], width: int) -> Tensor:
+def zeros(given: Given, width: int) -> Tensor:
     """Vectors of the tokens beside the layer's input, of another width."""
     return given[Stand.HIDDEN].new_zeros(*given[Stand.HIDDEN].shape[:2], width)
 
 
-def repeated(given: Mapping[Stand, Any], axes: int, value: float) -> Tensor:
+def repeated(given: Given, axes: int, value: float) -> Tensor:
     """Numbers that belong to positions, such as a factor of their queries: that of the first one, for all tokens."""
     return given[Stand.HIDDEN].new_full((1,) * axes, value)
 
 
-def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
+def filled(value: Any, given: Given) -> Any:
     """A value of a call, or what is given for it; see `AttentionObservation.call`."""
     if isinstance(value, partial):
         return value(given)
@@ -92,7 +82,7 @@ def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
     return given[value] if isinstance(value, Stand) else value
 
 
-def filled_all(call: Mapping[str, Any], given: Mapping[Stand, Any]) -> dict[str, Any]:
+def filled_all(call: Mapping[str, Any], given: Given) -> dict[str, Any]:
     """The arguments of a call, with what is given in its place."""
     return {name: filled(value, given) for name, value in call.items()}
 
@@ -105,7 +95,6 @@ class AttentionObservation:
         name: of the module.
         call: every argument by the name of its parameter, with `Stand` in the place of tensors, or a function of what
             is given for these.
-        rotations: arguments that a rotary module made, and that call of it.
         kind: its heads, what it does to queries and keys, and how far it sees.
         first: the first rotated channel of a head.
         width: channels of its input.
@@ -118,7 +107,6 @@ class AttentionObservation:
 
     name: str
     call: Mapping[str, Any]
-    rotations: Mapping[str, RotaryObservation]
     kind: LayerKind
     first: int = 0
     width: int = 0
@@ -147,12 +135,11 @@ class AttentionObservation:
         extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
         """What the module returns for ``hidden [1, token, self.width]`` at ``positions [1, token]``, on its own."""
-        given = {Stand.HIDDEN: hidden, Stand.POSITIONS: positions, Stand.MASK: mask}
-        call = filled_all(self.call, {**given, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)})
+        first = {Stand.HIDDEN: hidden, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)}
+        call = filled_all(self.call, {**first, Stand.POSITIONS: positions, Stand.MASK: mask, Stand.BASE: base})
         module = base.get_submodule(self.name)
         if not self.inline or is_made(type(module)):  # an inline forward of the model's own takes no positions
             call["position_ids"] = positions if call.get("position_ids") is None else call["position_ids"]
-        call |= {name: rotation.call(base, hidden, positions) for name, rotation in self.rotations.items()}
         return module(**call, **extra)
 
 

@@ -138,13 +138,13 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         module = model.get_submodule(name)
         sees = seen.get(WINDOW), chunk_of(module)
         kind = LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, *sees)
-        template, rotations = template_of(observer, call.arguments, module)
+        template = template_of(observer, call.arguments, module)
         parameters, first = parameters_of(type(module)), 0 if fit is None else fit.first
         width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
         inline = isinstance(module, Inline)
         observed_call = first, width, parameters, inline, call.receives_keywords
         held = {WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {}
-        found.append(AttentionObservation(name, template, rotations, kind, *observed_call, held=held))
+        found.append(AttentionObservation(name, template, kind, *observed_call, held=held))
     causal = any(hides_the_next(call.rotated[2]["mask"]) for call in observer.calls.values())
     if causal and observer.repeated:
         raise UnsupportedModel(
