@@ -1,9 +1,8 @@
 """Swap a model's classes, hooks and parameters, recording each change, and undo the recorded ones.
 
-One thread at a time changes a model, and none from within a forward pass of it, such as from a hook. Threads that patch
-one model wait for each other; one lock for all models would make a forward pass that patches another model wait for the
-thread that waits for it. A forward pass of another thread is neither seen nor waited for: it would compute some layers
-as they were and others as they are. So patch a model before threads share it.
+One thread at a time changes models, and none from within a forward pass of the model, such as from a hook. A forward
+pass of another thread is neither seen nor waited for: it would compute some layers as they were and others as they are.
+So patch a model before threads share it.
 
 A patch belongs to a base model. Encoder and decoder of a model with both each get the scheme for their own geometry (an
 encoder is not causal), with parameters, a proof of effect and a report of their own. The configuration of the whole
@@ -16,10 +15,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from traceback import walk_stack
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -160,13 +158,12 @@ def forget_attributes(module: nn.Module) -> None:
 
 
 CALLS = ("_wrapped_call_impl", "forward")  # functions of a module on the stack of a thread that computes with it
-_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 
 
 @contextmanager
 def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """Run the block while no other thread changes the base models inside ``model``, which it is given.
+    """Run the block, which is given the base models inside ``model``, while no other thread patches or unpatches.
 
     They are those of both stacks of an encoder–decoder, and else one.
     """
@@ -179,10 +176,6 @@ def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
             "Do that after the call has returned, not in a hook of the model."
         )
     with _LOCK:
-        locks = [_LOCKS.setdefault(base, threading.RLock()) for base in bases]
-    with ExitStack() as held:
-        for lock in locks:
-            held.enter_context(lock)
         yield bases
 
 
