@@ -128,8 +128,6 @@ def trained_length_of_patch(
     layers, given = own.pop("layers", None), own.pop("trained_length", None)
     if given is not None:
         return given
-    if adapter.scaled_already(config) is None:
-        return checked_trained_length(adapter, config)
     geometry = unscaled_geometry(adapter, config)
     return trained_length_under(adapter, config, layout_of(scheme, own, layers, geometry), geometry)
 
@@ -142,9 +140,8 @@ def unscaled_geometry(adapter: Adapter, config: Any) -> Geometry:
 
 def trained_length_under(adapter: Adapter, config: Any, chosen: Layout, geometry: Geometry) -> int:
     """The trained length under the schemes of a layout; see the top of this file."""
-    if adapter.scaled_already(config) is None or overwrites_scaling(adapter, config, chosen, geometry):
-        return geometry.trained_length
-    return adapter.reach(config)
+    overwritten = overwrites_scaling(adapter, config, chosen, geometry)
+    return geometry.trained_length if overwritten else adapter.reach(config)
 
 
 def overwrites_scaling(adapter: Adapter, config: Any, chosen: Layout, geometry: Geometry) -> bool:
