@@ -96,18 +96,20 @@ def test_gains_are_differences_of_losses(llama, framed_tokenizer) -> None:
     rows = {(r.metric, r.length): r for r in evaluation.rows}
     found: dict[tuple[str, int], list[float]] = {}
     for sample in evaluation.raw["samples"]["posenc_copy_gain"]:
-        target = sample["arguments"][0][2][-SCORED:]
+        target = sample["doc"]["ids"][-SCORED:]
         for number, length in enumerate(GAIN_LENGTHS):
             requests = sample["arguments"][3 * number : 3 * number + 3]
-            repeated, other, none = (request[2] for request in requests)
-            front = requests[0][1]
-            assert {len(front) + len(row) for row in (repeated, other, none)} == {length}
-            assert [row[-SCORED:] for row in (repeated, other, none)] == [target] * 3  # the same at every length
+            front = framed_tokenizer("").input_ids[:1]
+            assert {len(row) for _, row, _ in requests} == {length}
+            assert [(row[: len(front)], row[-SCORED:], scored) for _, row, scored in requests] == [
+                (front, target, SCORED)  # the same at every length
+            ] * 3
+            repeated, other, none = (row[len(front) :] for _, row, _ in requests)
             assert repeated[:SCORED] == target
             assert other[:SCORED] != target
             assert repeated[SCORED:] == other[SCORED:] == none[SCORED:]
             assert none == sample["doc"]["ids"][-len(none) :]
-            a, b, c = (float(nats(llama, [*front, *row], SCORED).mean()) for row in (repeated, other, none))
+            a, b, c = (float(nats(llama, row, SCORED).mean()) for _, row, _ in requests)
             for metric, value in (("gain", c - a), ("gain_over_other", b - a), ("nll", a)):
                 found.setdefault((metric, length), []).append(value)
     assert rows.keys() == found.keys()
