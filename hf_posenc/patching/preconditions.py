@@ -7,7 +7,6 @@ effect probe is possible.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -22,6 +21,7 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
+from hf_posenc.patches.general.base_model import embeds_tokens
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA
 from hf_posenc.patches.try_adapter import of_a_stranger
@@ -29,7 +29,7 @@ from hf_posenc.patches.validate_adapter import explained_swaps
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
 from hf_posenc.patching.offloading import has_foreign_forward
-from hf_posenc.patching.state import STASH, Patch, adapted_modules, describe
+from hf_posenc.patching.state import STASH, Patch, describe
 from hf_posenc.patching.swap import out_of_use
 from hf_posenc.patching.weights import check_finite, keep_arranged
 from hf_posenc.schemes.build import rotates
@@ -51,7 +51,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
             "This checkpoint carries a scheme, but was loaded without it, so that its learned positions are lost. "
             "Load it with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first."
         )
-    check_single_model(model, base, {cls.base_class for _, cls in adapted_modules(model)})
+    check_single_model(model, base)
     check_unsharded(model)
     check_lengths_and_rotation(vars(config), f"this {type(base).__name__}")
     keep_arranged(model)
@@ -163,13 +163,14 @@ def check_tables(patch: Patch) -> None:
         )
 
 
-def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
-    """Refuse a module that holds several models, as it is unknown which one is meant."""
+def check_single_model(model: nn.Module, base: nn.Module) -> None:
+    """Refuse a module that holds several models that read tokens, as it is unknown which one is meant."""
     inside = set(base.modules())
-    others = [module for module in model.modules() if isinstance(module, tuple(kinds)) and module not in inside]
+    around = [one for one in model.modules() if one not in inside and embeds_tokens(one)]
+    others = [one for one in around if base not in set(one.modules())]
     if others:
         raise UnsupportedModel(
-            f"This {type(model).__name__} holds {1 + len(others)} models, a {type(base).__name__} and a "
+            f"This {type(model).__name__} holds several models that read tokens, a {type(base).__name__} and a "
             f"{type(others[0]).__name__}. Patch each of them separately."
         )
 

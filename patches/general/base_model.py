@@ -32,7 +32,9 @@ def embeds_tokens(module: nn.Module) -> bool:
         return False
     if not isinstance(embedding, nn.Module):
         return False
-    return any(isinstance(part, nn.Embedding) for part in embedding.modules())  # PEFT wraps it to train it
+    parts = list(embedding.modules())  # PEFT wraps an embedding to train it
+    cuts_images = any(isinstance(part, nn.Conv2d) for part in parts)  # then the table is one of places in the image
+    return any(isinstance(part, nn.Embedding) for part in parts) and not cuts_images
 
 
 def _holds(one: nn.Module, other: nn.Module) -> bool:

@@ -110,10 +110,13 @@ def wrapped() -> list[Row]:
         Row("FSDP", UNSUPPORTED, "DTensor", made(apart)),
         Row("float8", UNSUPPORTED, "float8_e4m3fn", made(lambda model: model.to(torch.float8_e4m3fn))),
         Row("complex", UNSUPPORTED, "complex64", made(lambda model: model.to(torch.complex64))),
-        Row(
-            "two models",
-            UNSUPPORTED,
-            "2 models",
-            made(lambda model: nn.ModuleDict({"a": model, "b": tiny_model("gpt2")})),
+        *(
+            Row(
+                f"two models, with {other}",
+                UNSUPPORTED,
+                "several models",
+                made(lambda model, other=other: nn.ModuleDict({"a": model, "b": tiny_model(other)})),
+            )
+            for other in ("gpt2", "bert")
         ),
     ]

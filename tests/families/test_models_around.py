@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from transformers import Gemma3Config, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.models.t5 import modeling_t5
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc.patches.general.stand_in import without_weights
+from hf_posenc.patching.preconditions import check_single_model
+from hf_posenc.patching.state import base_model_of
 
 from .test_families import assert_close
 from .tiny import cached, random_model, tiny_config, tokens
@@ -62,3 +67,14 @@ def test_a_text_is_continued_past_the_window(scheme: str) -> None:
     patch_model(model, scheme, factor=2)
     with torch.no_grad():
         assert_close(cached(model, ids, 12), model(ids, use_cache=False).logits)
+
+
+@pytest.mark.parametrize("model_type", ["smolvlm", "idefics3", "janus"])
+def test_a_table_of_places_in_an_image_reads_no_tokens(model_type: str) -> None:
+    """Their vision towers have an embedding, too, and are no second model of text."""
+    cls = getattr(transformers, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[model_type])
+    with without_weights():
+        model = cls(transformers.CONFIG_MAPPING[model_type]())
+    base = base_model_of(model)[0]
+    check_single_model(model, base)
+    assert base.config.model_type == "llama"
