@@ -175,3 +175,10 @@ def test_control_what_the_family_adds_counts(name: str, keyword: str, monkeypatc
 
     monkeypatch.setitem(AttentionInterface._global_mapping, NAME, without)
     assert deviation(oracle(name, "alibi", ids), whole) > 10 * ROUNDING
+
+
+@torch.no_grad()
+def test_a_bias_at_distance_zero_counts_beside_a_sink() -> None:
+    """FIRE's is not 0 there: left out of decoded tokens, it would shift all scores but that of the sink."""
+    ids, model = tokens(LENGTH), patch_model(tiny("gpt_oss", **FAMILIES["gpt_oss"].options), "fire", layers="all")
+    assert deviation(cached(model, ids, LENGTH - 3, chunk=1), model(ids, use_cache=False).logits) < ROUNDING

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.terms import Block, BlockBias, KeyBias
+from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.core.tracing import is_captured, is_traced
 from hf_posenc.schemes.attention_scale.logn import keys_seen
 from hf_posenc.schemes.base import Scheme
@@ -79,12 +79,13 @@ class FIRE(Scheme):
         self.inner.reset_parameters()
         self.outer.reset_parameters()
 
-    def bias(self, ctx: PositionContext) -> BlockBias | KeyBias:
+    def bias(self, ctx: PositionContext) -> BlockBias:
         """Bias of a block of queries, ``[batch or 1, heads, n, key]``, float32, with gradients to all parameters."""
         even = ctx.steady and not is_traced()
         decodes = even and ctx.kept is not None and ctx.query_positions.shape[1] == 1
         if decodes and ctx.first is not None and ctx.device.type == "cpu":
-            return KeyBias(self.of_token(ctx, ctx.first, ctx.key_positions.shape[1]))
+            row = self.of_token(ctx, ctx.first, ctx.key_positions.shape[1])[:, :, None]
+            return BlockBias(lambda _: row, reads_scores=False)  # no `KeyBias`: f(0) counts where there is a sink
         reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, query or 1]
         # What a decoder sees is no farther away than the start of the text: x ≤ 1 in every block.
         units = cache(partial(self.bent_units, 1.0)) if even and ctx.causal and not torch.is_grad_enabled() else None
