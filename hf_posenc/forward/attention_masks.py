@@ -106,11 +106,12 @@ def check_held_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
             )
 
 
-def check_later_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | None) -> None:
-    """Refuse a 4-D mask that shows later keys to a decoder whose scheme has no scores for them.
+def check_shown_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | None) -> None:
+    """Refuse a 4-D mask that shows a decoder keys for which its scheme has no scores: later keys, or keys before
+    hidden ones whose gates would count.
 
     Raises:
-        MaskMismatch: a query sees a key after it.
+        MaskMismatch: a query sees such a key.
     """
     past: Any = 0 if cache is None else cache.get_seq_length()
     if mask.ndim != 4 or not values_known(mask) or (isinstance(past, Tensor) and not values_known(past)):
@@ -120,12 +121,18 @@ def check_later_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | N
         return
     columns = torch.arange(mask.shape[-1]) + max(0, int(past) + length - mask.shape[-1])
     later = columns > torch.arange(length)[:, None] + int(past)
-    shown = (mask if mask.dtype is torch.bool else mask > HIDDEN) & later
-    if bool(shown.any()):
+    shown = mask if mask.dtype is torch.bool else mask > HIDDEN
+    if bool((shown & later).any()):
         raise MaskMismatch(
-            f"The attention mask shows token {int(shown.nonzero()[0, 2]) + int(past)} a key after it, and scheme "
-            f"{parts[0].record.name!r} has scores of earlier keys only. Hide later keys, or patch with a scheme that "
-            "has scores of both, such as 'rope' or 't5'."
+            f"The attention mask shows token {int((shown & later).nonzero()[0, 2]) + int(past)} a key after it, and "
+            f"scheme {parts[0].record.name!r} has scores of earlier keys only. Hide later keys, or patch with a scheme "
+            "that has scores of both, such as 'rope' or 't5'."
+        )
+    gated = next((part for part in parts if part.sums_gates), None)
+    if gated is not None and bool((shown[..., :-1] & ~shown[..., 1:] & ~later[:, 1:]).any()):
+        raise MaskMismatch(
+            f"The attention mask hides a key between a token and one that it sees, and scheme {gated.record.name!r} "
+            "adds up the gates of all tokens between. Show all keys between, or pass one text a row."
         )
 
 

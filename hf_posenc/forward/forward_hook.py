@@ -19,7 +19,7 @@ from hf_posenc.cache.provenance import ENTRY, check_own_keys, self_attention_cac
 from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NeedsWholeText
-from hf_posenc.forward.attention_masks import check_held_keys, check_later_keys, check_mask, padded
+from hf_posenc.forward.attention_masks import check_held_keys, check_mask, check_shown_keys, padded
 from hf_posenc.forward.current_forward import LOOKED_UP, announce, counts_columns
 from hf_posenc.forward.engine_backend import context_parallel_active, refuse_context_parallel
 from hf_posenc.forward.forward_call import ForwardCall, host_keywords, parsed
@@ -70,8 +70,9 @@ def validated(call: ForwardCall) -> ForwardCall:
         check_mask(call.mask, call.tokens, call.schemes[0].geometry.heads, cache)
         if call.masks_by_kind is None:
             check_held_keys(call.mask, call.length, cache)
-            for scheme in call.schemes if call.causal and isinstance(call.mask, Tensor) else ():
-                check_later_keys(call.mask, call.length, scheme, cache)
+        for mask in (call.masks_by_kind or {"": call.mask}).values() if call.causal else ():
+            for scheme in call.schemes if isinstance(mask, Tensor) else ():
+                check_shown_keys(mask, call.length, scheme, cache)
     return call
 
 

@@ -35,6 +35,7 @@ class Scheme(KeepsAnswers):
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_causal: defined only for decoders.
         later_keys: whether a decoder's scores are defined for keys after the query, which a caller's own mask may show.
+        sums_gates: whether a score sums gates of all tokens between query and key, which such a mask may hide.
         needs_rotation: defined only where queries and keys are rotated, by the model or by another scheme.
         needs_relative: defined only where scores depend on distance, by a rotation or a bias.
         needs_function: defined only where no position table is read, as its positions may be fractional.
@@ -56,6 +57,7 @@ class Scheme(KeepsAnswers):
     needs_rotation: ClassVar[bool] = False
     needs_causal: ClassVar[bool] = False
     later_keys: ClassVar[bool] = True
+    sums_gates: ClassVar[bool] = False
     chooses_keys: ClassVar[bool] = False
     needs_relative: ClassVar[bool] = False
     needs_function: ClassVar[bool] = False

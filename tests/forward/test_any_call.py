@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hf_posenc.cache.snapshot import LayerSnapshot
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, MaskMismatch, PosEncError, UnknownKeyword
 
+from ..families.tiny import tiny
 from ..small_models import llama
 
 DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.float64)
@@ -157,7 +159,7 @@ def test_without_it_the_logits_are_others(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "scheme", ["alibi", "fire", "fox", "grape_a", "transformer_xl", "deberta", "rope+scale_invariant"]
+    "scheme", ["alibi", "fire", "fox", "cope", "grape_a", "transformer_xl", "deberta", "rope+scale_invariant"]
 )
 def test_a_mask_that_shows_later_keys_is_refused_where_a_decoder_has_no_scores_for_them(scheme: str) -> None:
     """They were counted as at distance 0, or rewarded for it; and other numbers came out where positions had gaps."""
@@ -172,6 +174,23 @@ def test_a_mask_that_shows_later_keys_is_refused_where_a_decoder_has_no_scores_f
     model(tokens[:, :5], attention_mask=earlier[..., :5, :5], past_key_values=cache)
     found = model(tokens[:, 5:], attention_mask=earlier[..., 5:, :], past_key_values=cache).logits
     torch.testing.assert_close(found, expected[:, 5:], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["fox", "rope+cable", "alibi"])
+def test_gates_are_not_counted_of_hidden_tokens_between(scheme: str) -> None:
+    """A tree of drafts behind one text; and a hole in a 2-D mask, of which a static cache makes masks by kind."""
+    model, row, tree = patch_model(llama(), scheme), torch.arange(3, 11)[None], torch.ones(1, 1, 8, 8).tril().bool()
+    tree[..., 6:, 4:6] = False
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5, 4, 5]])
+    hole = {"attention_mask": (torch.arange(8) != 4)[None].long(), "cache_implementation": "static"}
+    if scheme != "alibi":
+        generate = patch_model(tiny("gemma3_text"), scheme).generate
+        for call in (partial(model, row, tree, positions), partial(generate, row, **hole, max_new_tokens=2)):
+            with pytest.raises(MaskMismatch, match="gates"):
+                call()
+        return
+    branch = model(torch.cat((row[:, :4], row[:, 6:]), dim=1)).logits[:, 4:]
+    torch.testing.assert_close(model(row, tree, positions).logits[:, 6:], branch, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "fox", "dca"])

@@ -45,6 +45,7 @@ class CoPE(Scheme):
     """
 
     silent_at_first = True
+    later_keys = False
 
     def __init__(
         self,

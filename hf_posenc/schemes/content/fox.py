@@ -52,6 +52,7 @@ class Fox(Scheme):
     shared = False
 
     later_keys = False
+    sums_gates = True
 
     def __init__(
         self,
