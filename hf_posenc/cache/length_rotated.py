@@ -7,6 +7,7 @@ rotated; the copy is made anew where the length, or the order of the sequences, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ def install_length_rotation(cache: Cache, by_length: list[bool]) -> None:
         layers = cache.layers or [DynamicLayer() for _ in by_length]
         cache.layers = [
             LengthRotatedLayer() if wanted and type(layer) is DynamicLayer else layer
-            for layer, wanted in zip(layers, by_length, strict=True)
+            for layer, wanted in zip_longest(layers, by_length[: len(layers)])  # T5's may be as many as its encoder's
         ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.models.t5 import modeling_t5
 
 from hf_posenc import describe, from_pretrained, patch_model, scheme_of, unpatch_model
@@ -97,6 +97,16 @@ def test_patched_saved_and_loaded_as_a_whole(name: str, scheme: str, tmp_path: P
     assert model.config is config
     assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
     assert_close(logits(unpatch_model(others[0]), source, target), stock)
+
+
+@pytest.mark.parametrize("scheme", ["dynamic_ntk", "window", "fox"])
+def test_a_cache_with_as_many_layers_as_the_encoder(scheme: str) -> None:
+    """``generate`` makes such a cache of a T5."""
+    model, source, target = patch_model(built("t5"), scheme), tokens(SOURCE), tokens(TARGET)
+    own = DynamicCache(config=model.config)
+    assert len(own.layers) > model.config.num_decoder_layers, "control"
+    call = {"decoder_input_ids": target, "past_key_values": EncoderDecoderCache(own, DynamicCache())}
+    assert_close(model(source, **call).logits.detach(), logits(model, source, target))
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
