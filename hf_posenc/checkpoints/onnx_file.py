@@ -57,7 +57,7 @@ def write_onnx(model: Any, staging: Path) -> dict[str, Any]:
         deviation = max(deviation_of(model, session, length, cached) for length in lengths)
     except NotTraceable as error:
         raise NotExpressible(str(error)) from error
-    except torch.onnx.OnnxExporterError as error:
+    except RuntimeError as error:  # of the exporter, or of what it traces
         reason = reason_of(error.__cause__ or error)  # type: ignore[arg-type]
         raise NotExpressible(f"torch cannot write this {type(model).__name__} as ONNX: {reason}. {INSTEAD}") from error
     finally:

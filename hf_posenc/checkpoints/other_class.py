@@ -150,13 +150,14 @@ CLASSES: dict[str, Callable[[Any], Any]] = {"llama": other_llama, "gpt2": other_
 def check_alone(folder: Path, model: Any) -> None:
     """Compare a checkpoint, read by a process without this package, with the patched model, cached and at once.
 
-    Texts of the trained length, of twice that and of the target length are compared, up to 8,192 tokens.
+    Texts of the trained length, of twice that and of the target length are compared, up to the last and 8,192 tokens.
 
     Raises:
         NotExpressible: it cannot be read there, or its logits differ.
     """
     report = describe(model)
-    lengths = {min(n, LONGEST) for n in (report.trained_length, 2 * report.trained_length, report.target_length)}
+    trained, target = report.trained_length, report.target_length  # a table may end at the target
+    lengths = {min(n, target, LONGEST) for n in (trained, 2 * trained, target)}
     texts = {str(n): random_text(model, n) for n in sorted(lengths)}
     with TemporaryDirectory() as work:
         given, found = Path(work) / "texts.safetensors", Path(work) / "logits.safetensors"

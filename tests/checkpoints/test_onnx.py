@@ -98,6 +98,16 @@ def test_what_draws_positions_is_refused(ort: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("act", [torch.special.bessel_j0, lambda x: x if x.sum() > 0 else -x])
+def test_what_torch_cannot_write_is_refused(ort: Any, act: Any, tmp_path: Path) -> None:
+    """A function that ONNX does not have, and one that looks at values."""
+    model = patched("bert", "rope")
+    model.bert.encoder.layer[0].intermediate.intermediate_act_fn.forward = act
+    with pytest.raises(NotExpressible, match="torch cannot write"):
+        export(model, tmp_path / "out", to="onnx")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("state", ["offloaded", "bfloat16"])
 def test_the_state_that_is_refused_is_named(ort: Any, state: str, tmp_path: Path) -> None:
     model = patched("llama", "yarn")

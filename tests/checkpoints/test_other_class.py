@@ -46,7 +46,7 @@ def patched(scheme: str, options: dict[str, Any], family: str = "llama") -> Any:
         for name, weight in model.named_parameters():
             if "norm" in name or "ln_" in name or "bias" in name:
                 weight += 0.3 * torch.randn(weight.shape, generator=generator)
-    return patch_model(model, scheme, factor=4, **options)
+    return patch_model(model, scheme, **({"factor": 4} | options))
 
 
 OLD = Version(version("transformers")) < Version("5.5")
@@ -138,9 +138,10 @@ def test_a_bloom_in_half_precision_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "scheme"), [("llama", "yarn+window"), ("gpt2", "alibi"), ("gpt2", "yarn")])
+@pytest.mark.parametrize(("family", "scheme"), [("llama", "yarn+window"), ("gpt2", "alibi"), ("gpt2", "learned")])
 def test_it_is_read_without_this_package(family: str, scheme: str, tmp_path: Path) -> None:
-    export(patched(scheme, {"size": 20} if "window" in scheme else {}, family), tmp_path / "plain", to="auto")
+    options = {"yarn+window": {"size": 20}, "learned": {"factor": 1}}.get(scheme, {})
+    export(patched(scheme, options, family), tmp_path / "plain", to="auto")
     assert (tmp_path / "plain" / "model.safetensors").exists()
 
 
