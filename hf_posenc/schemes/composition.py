@@ -144,9 +144,11 @@ class Composition(Scheme):
         return min(ends, default=None)
 
     def terms(self, ctx: PositionContext) -> Terms:
-        if any(region.remaps for region in self.regions(ctx)):
+        regions = self.regions(ctx)
+        if any(region.remaps for region in regions):
             ctx = replace(ctx, remapped=True)
-        return reduce(Terms.merge, [part.terms(ctx) for part in self.schemes])
+        merged = reduce(Terms.merge, [part.terms(ctx) for part in self.schemes])
+        return replace(merged, regions=regions, row_rotation=self.row_rotation())  # retuned
 
     def _part(self, hook: str) -> Scheme:
         """The part that overrides a hook, else the first."""
