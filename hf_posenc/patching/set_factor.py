@@ -44,8 +44,8 @@ def set_factor(model: M, factor: float) -> M:
 
     Scheme, options, layers and trained length stay the same. The target length becomes the trained length times the
     factor. ``max_position_embeddings``, text length limits, the report and saved checkpoints follow. A KV cache that
-    was filled before is refused at its next use. Forward passes of other threads finish under the old factor, and new
-    ones wait.
+    was filled before is refused at its next use. Other threads must not use the model during the call, because it does
+    not wait for their forward passes.
 
     Outputs equal those of `patch_model` with this factor, bit for bit. If the scheme changes nothing at factor 1, they
     equal those of the unpatched model: bit for bit with a position table, up to rounding with a rotation (in float32
