@@ -1,6 +1,7 @@
 """Classes for a checkpoint that brings its code (`hf_posenc.patching.code_bundle`).
 
-With ``trust_remote_code=True``, transformers loads that code, and its Auto classes use the classes made here.
+With ``trust_remote_code=True``, transformers loads that code, and its Auto classes use the model classes made here and
+the configuration class that `guarded_class` makes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,6 @@ from hf_posenc.checkpoints.restore import load_weights, patched_class
 from hf_posenc.patching.config_guard import guarded_class
 from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.patching.text_limits import OF_TOKENIZER, warn_of_cut
-
-
-def config_class(cls: Any) -> Any:
-    """A subclass of the configuration class ``cls`` that removes the config guard when reading."""
-    return guarded_class(cls)
 
 
 def model_class(cls: Any) -> Any:

@@ -68,24 +68,14 @@ def write_auto(model: Any, staging: Path) -> dict[str, Any]:
     try:
         return write_plain(model, staging) | {"model_type": model.config.model_type}
     except NotExpressible:
-        plain = other_class(model)
+        convert = CLASSES.get(model.config.model_type)
+        plain = convert(model) if convert is not None and hasattr(model, "lm_head") else None
         if plain is None:
             raise
     write_checkpoint(plain, model, staging, describe(model).target_length)
     check_alone(staging, model)
     parameters = dict(getattr(plain.config, "rope_parameters", None) or {})
     return {"rope_parameters": parameters, "model_type": plain.config.model_type}
-
-
-def other_class(model: Any) -> Any:
-    """The model as another class of transformers that computes its scheme, or None.
-
-    Raises:
-        NotExpressible: no class of this model type can compute the scheme; the message says why.
-    """
-    if not hasattr(model, "lm_head"):
-        return None
-    return CLASSES.get(model.config.model_type, lambda _: None)(model)
 
 
 def other_llama(model: Any) -> Any:
@@ -145,6 +135,7 @@ def rotation_and_window(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | N
 
 
 CLASSES: dict[str, Callable[[Any], Any]] = {"llama": other_llama, "gpt2": other_gpt2}
+"""Model type → function that converts a model into another class; it returns None, or raises, if no class fits."""
 
 
 def check_alone(folder: Path, model: Any) -> None:

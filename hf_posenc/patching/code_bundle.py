@@ -65,7 +65,7 @@ for name in {modules}:
     import_module(f"{{PACKAGE}}.{{name}}")  # registers what it defines
 bundled = import_module(f"{{PACKAGE}}.{loader}")
 
-{config} = bundled.config_class(transformers.{config})
+{config} = bundled.guarded_class(transformers.{config})
 {classes}
 '''
 PACKAGES = ("accelerate", "annotated_types", "packaging", "pydantic", "safetensors", "torch")

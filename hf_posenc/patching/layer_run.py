@@ -48,13 +48,12 @@ class InFloat32(TorchFunctionMode):
 
 def packed(attention: nn.Module) -> list[nn.Module]:
     """Modules inside ``attention`` with quantised weights: integers, or tensors of a class of their own."""
+
+    def is_quantised(tensor: Tensor) -> bool:
+        return type(tensor) not in (nn.Parameter, Tensor) or tensor.dtype not in UNQUANTISED_DTYPES
+
     tensors = ((m, (*m.parameters(recurse=False), *m.buffers(recurse=False))) for m in attention.modules())
-    return [module for module, own in tensors if not all(map(is_unquantised, own))]
-
-
-def is_unquantised(tensor: Tensor) -> bool:
-    """Whether a tensor is an ordinary one of floating-point numbers, or a mask."""
-    return type(tensor) in (nn.Parameter, Tensor) and tensor.dtype in UNQUANTISED_DTYPES
+    return [module for module, own in tensors if any(map(is_quantised, own))]
 
 
 def runs_in_float32(attentions: Sequence[nn.Module], backend: str | None) -> bool:

@@ -65,16 +65,11 @@ def write_section(folder: Path, config: Mapping[str, Any], auto: str | None = No
 
 
 def with_package(names: Collection[str], arguments: str) -> str:
-    """Text that says how to load a model with these schemes by this package."""
-    return WITH_PACKAGE.format(imports=imports_of(names), arguments=arguments)
-
-
-def imports_of(names: Collection[str]) -> str:
-    """Python import lines for those of the named schemes that are defined outside this package."""
+    """Text that says how to load a model with these schemes by this package, after the import of foreign schemes."""
     modules = {record.name: record.target.partition(":")[0] for record in list_schemes() if record.name in names}
-    return "".join(
-        f"import {module}  # registers {name}\n" for name, module in modules.items() if not module.startswith(OWN)
-    )
+    foreign = {name: module for name, module in modules.items() if not module.startswith(OWN)}
+    imports = "".join(f"import {module}  # registers {name}\n" for name, module in foreign.items())
+    return WITH_PACKAGE.format(imports=imports, arguments=arguments)
 
 
 def replace_section(folder: Path, section: str, front_matter: str) -> None:

@@ -155,9 +155,10 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
             f"This {type(model).__name__} holds several models that read tokens, a {classes}. "
             "In Python, pass one of them: model.get_encoder() or model.get_decoder()."
         )
-    for module, cls in adapted_modules(model):
-        adapter = cls()
-        if (base := adapter.base_model(module)) is not None:
+    for module in model.modules():
+        cls = adapter_of_config(module.config) if isinstance(module, PreTrainedModel) else None
+        adapter = None if cls is None else cls()
+        if adapter is not None and (base := adapter.base_model(module)) is not None:
             return base, adapter
     general = GeneralAdapter()
     if (base := general.base_model(model)) is not None:
@@ -200,13 +201,6 @@ def scheme_holder(model: nn.Module) -> nn.Module:
     """The module whose configuration records the scheme: the encoder–decoder itself, or else the base model."""
     outer = outer_model(model) if stacks_of(model) else None
     return base_model_of(model)[0] if outer is None else outer
-
-
-def adapted_modules(model: nn.Module) -> Iterator[tuple[PreTrainedModel, type[Adapter]]]:
-    """Transformers models inside ``model``, itself included, whose ``config.model_type`` has an adapter."""
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel) and (cls := adapter_of_config(module.config)) is not None:
-            yield module, cls
 
 
 def scheme_of(model: nn.Module) -> Scheme:
