@@ -152,7 +152,7 @@ def write_config(writer: Any, model: Any, rope: dict[str, Any]) -> None:
 
 
 def tensors_of(model: Any, rope: dict[str, Any]) -> Iterator[tuple[str, np.ndarray, Any]]:
-    """Name, values and type of every tensor of the file. Norms and biases are float32, because llama.cpp needs that."""
+    """Name, values and type of every tensor of the file. Norms and biases are float32, as llama.cpp computes them."""
     import gguf
     import numpy as np
 

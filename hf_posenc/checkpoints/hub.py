@@ -1,7 +1,7 @@
 """Find out whether a Hub name is a model or a PEFT adapter, without a long wait if there is no network.
 
-transformers and huggingface_hub retry every file for about twenty seconds. Here the Hub is asked, without retries, for
-the two files that distinguish a model from an adapter, and only if they are not in the cache.
+transformers and huggingface_hub retry every file for about twenty seconds. Here the Hub is asked only for the two files
+that distinguish a model from an adapter, without retries. Files in the cache need no request.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
         options = {"revision": revision, "token": token}
         try:
             return not file_exists(name, CONFIG_NAME, **options) and file_exists(name, PEFT_CONFIG, **options)
-        except (HfHubHTTPError, HFValidationError):  # answers of the Hub, which `explained_errors` handles
+        except (HfHubHTTPError, HFValidationError):  # `explained_errors` handles these
             raise
         except Exception as error:  # an error of the HTTP library, which differs between releases of huggingface_hub
             raise ModelNotFound(

@@ -171,7 +171,7 @@ def merge_adapter(model: Any) -> tuple[Any, float]:
 
 
 def untie(model: Any) -> None:
-    """Copy the weights of the output layer if they are tied to the embeddings and only one layer gets an adapter."""
+    """Untie the output layer from the embeddings if an adapter would be merged into either."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     tied = model.get_input_embeddings(), model.get_output_embeddings()

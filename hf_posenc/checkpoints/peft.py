@@ -1,8 +1,8 @@
 """Load PEFT adapters with the scheme they were trained under, and refuse them on a base with another scheme.
 
 A saved adapter carries its scheme (`hf_posenc.patching.peft_sidecar`), whether PEFT, transformers or `Trainer` saves
-it, and whether the model was patched before or after the adapter was added (`hf_posenc.checkpoints.peft_hooks`).
-Loading an adapter here can patch its base. If that fails, the model is unchanged.
+it. The model may be patched before or after the adapter is added (`hf_posenc.checkpoints.peft_hooks`). Loading an
+adapter here can patch its base. If that fails, the model is unchanged.
 """
 
 from __future__ import annotations

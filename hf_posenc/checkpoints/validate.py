@@ -91,7 +91,7 @@ def check_weight_dtypes(folder: Path) -> None:
 
 
 def check_config_file(file: Path) -> None:
-    """Refuse a configuration that is too large or not a JSON object. With a scheme, also refuse invalid JSON."""
+    """Refuse a configuration that is too large or not a JSON object, or that has a scheme and is not strict JSON."""
     if file.stat().st_size > MAX_CONFIG_BYTES:
         raise ValueError(f"its {CONFIG} is larger than {MAX_CONFIG_BYTES} bytes")
     content = file.read_bytes()

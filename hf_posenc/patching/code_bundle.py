@@ -135,7 +135,8 @@ def host_class(model: Any) -> Any:
     """
     changed = (change for module in model.modules() for change in getattr(vars(module).get(STASH), "classes", ()))
     host = next((cls for module, cls in changed if module is model), type(model))
-    if getattr(transformers, host.__name__, None) is not host:
+    known: Any = getattr(transformers, host.__name__, None)
+    if known is not host:
         raise NotExpressible(
             f"The class {host.__name__} is not part of transformers, so its code cannot be bundled. Save the "
             "checkpoint without code=, and load it where that class is installed."

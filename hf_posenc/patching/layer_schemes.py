@@ -110,7 +110,7 @@ def _check_positions(schemes: list[Scheme]) -> None:
         name = next(name for names in sorted(moving) for name in names)
         raise CannotCombine(
             f"All layers share the positions of tokens, which {name!r} decides once, before the first layer. "
-            "Give it to all layers, also to those that keep their own positions by default, or to none."
+            "Give it to all layers, including those that keep their own positions by default, or to none."
         )
 
 

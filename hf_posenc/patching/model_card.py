@@ -46,7 +46,7 @@ model = {auto}.from_pretrained("{name}", trust_remote_code=True)
 ```
 
 With the package (`pip install hf_posenc`), `hf_posenc.from_pretrained("{name}")` runs none of it."""
-PLAIN = "This checkpoint needs no package beside transformers; its `config.json` says the rotation."
+PLAIN = "This checkpoint needs no package besides transformers; its `config.json` states the rotation."
 
 
 def write_section(folder: Path, config: Mapping[str, Any], auto: str | None = None) -> None:

@@ -84,7 +84,7 @@ def check_existing_scaling(patch: Patch, *, trained_length_given: bool) -> None:
         base = "" if theta is None else f" and base={theta:g}"
         raise AlreadyScaled(
             f"This model's configuration scales positions already ({scaling}), and the scheme would overwrite that. "
-            f"Pass trained_length={length}{base}, as the weights were trained before it{other}."
+            f"Pass trained_length={length}{base} of the training before that scaling{other}."
         )
     if not all(s.replaces_host for s in schemes) and scaling in adapter.length_dependent:
         raise AlreadyScaled(
@@ -108,10 +108,7 @@ def check_layer_count(patch: Patch) -> None:
 
 
 def check_layer_indices(patch: Patch) -> None:
-    """Refuse a decoder, patched by another package's adapter, whose layers share a ``layer_idx``.
-
-    The general adapter detects this itself, when it tries a KV cache.
-    """
+    """Refuse shared ``layer_idx`` in a decoder of another package's adapter. The general adapter detects them itself."""
     base = patch.base
     attentions = set(patch.adapter.attentions(base)) if of_a_stranger(patch.adapter) else set()
     layers = [(name, module) for name, module in base.named_modules(remove_duplicate=False) if module in attentions]

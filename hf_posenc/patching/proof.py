@@ -150,9 +150,9 @@ class EffectProbe:
         angles = relative_change(nudged, before).cummax(0).values
         if bool((moved > (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype])).any()):
             raise AdapterInvalid(
-                f"Patched by {type(self.adapter).__name__}, attention layer {layer} computes other outputs with the "
-                f"model's own positions than before, by {float(moved.max()):.1e}. In the adapter, correct geometry "
-                "(rotary, its frequencies and layout; slopes), swaps, probe, or what attention hands to `attend`."
+                f"With the model's own positions, attention layer {layer} as {type(self.adapter).__name__} patches it "
+                f"changes outputs by {float(moved.max()):.1e}. In the adapter, correct geometry (rotary, its "
+                "frequencies and layout; slopes), swaps, probe, or the arguments of `attend`."
             )
 
     def verdict_of(self, layer: int, patch: Patch) -> Proof:
@@ -200,22 +200,22 @@ class EffectProbe:
         if "embed" in no_positions and not self.changes(layer, neutral(["embed"]), {"embed": random_code}):
             raise NoEffect(
                 f"Scheme {name!r} adds codes to the embeddings, and none reaches {where}. In the adapter, have "
-                "`swaps` yield what adds them, and `probe` add them as the model does."
+                "`swaps` yield the module that adds them, and `probe` add them as the model does."
             )
         for term, hooks in TERMS.items():
             if not has_any(scheme, hooks) or not self.changes_formula(layer, scheme, neutral(hooks)):
                 continue
             if not self.changes(layer, {}, neutral(hooks)):
                 raise NoEffect(
-                    f"Scheme {name!r} has {term}, without which {where} computes the same. In the adapter, hand q, k "
-                    "and v to `attend` before any rotation, with the call's keywords, and return what it returns."
+                    f"Scheme {name!r} has {term}, and {where} computes the same without it. In the adapter, pass q, k "
+                    "and v to `attend` before any rotation, with the call's keywords, and return its result."
                 )
         replaces = scheme.replaces_host and not scheme.keeps_table and not isinstance(self.adapter, GeneralAdapter)
         if replaces and self.depends_on_positions(layer, no_positions):
             raise NoEffect(
                 f"Scheme {name!r} replaces the model's own positions, and {where} still uses them. In the adapter, "
-                "have `swaps` yield what brings them (the rotary module, the position table), and hand q and k to "
-                "`attend` before any rotation."
+                "have `swaps` yield the modules that add them (the rotary module, the position table), and pass q and "
+                "k to `attend` before any rotation."
             )
 
     def changes(self, layer: int, one: Hooks, other: Hooks) -> bool:

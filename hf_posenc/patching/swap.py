@@ -4,10 +4,10 @@ Only one thread at a time changes models. A call from within a forward pass of t
 refused. Forward passes of other threads are not detected: they would mix unpatched and patched layers. So patch a model
 before threads share it.
 
-A patch belongs to a base model. In an encoder–decoder, each stack gets the scheme for its own geometry (an encoder is
-not causal), with its own parameters, proof of effect and report. The configuration of the whole model records the
-scheme too, so that its checkpoints carry it. Stacks that were patched one by one may have different schemes. One
-configuration cannot record two schemes, so such a model cannot be saved as a whole.
+A patch belongs to a base model. In an encoder–decoder, each stack gets the scheme for its own geometry, because an
+encoder is not causal. Each has its own parameters, proof of effect and report. The configuration of the whole model
+records the scheme too, so that its checkpoints carry it. Stacks that were patched one by one may have different
+schemes. One configuration cannot record two schemes, so such a model cannot be saved as a whole.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 in memory   ``max_length`` of the generation configuration; the length at which a `SentenceTransformer` cuts texts
 on disk     the tokenizer's limits in `FILES`, in every folder that this package writes into
 
-A limit between the trained length and the target would cut texts that the patched model reads, so it becomes the target
-length. A limit below the trained length was chosen on purpose and is kept. If it cuts texts, a warning says so. A
-tokenizer on disk without a limit (transformers then writes 10³⁰) gets the target length.
+A limit from the trained length up to the target would cut texts that the patched model reads, so it is raised to the
+target length. A limit below the trained length was chosen on purpose and is kept. If it cuts texts, a warning says so.
+A tokenizer on disk without a limit (transformers then writes 10³⁰) gets the target length.
 """
 
 from __future__ import annotations

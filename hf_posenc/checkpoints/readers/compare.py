@@ -31,8 +31,8 @@ class Reading:
         reader: engine, and the version whose code was read.
         verdict: whether it computes the same as transformers; ``unknown`` if its code was not read for this model.
         layers: type of layers; None if all layers share their parameters.
-        logit_scale: factor of the rotated part of the logits relative to transformers; None without a rotation.
-        phase: largest difference between two angles, in radians, at ``length`` tokens; None without a rotation.
+        logit_scale: factor of the rotated part of the logits relative to transformers; None if not compared.
+        phase: largest difference between two angles, in radians, at ``length`` tokens; None if not compared.
         length: length up to which rotations are compared, in tokens.
         reason: why the verdict is ``unable`` or ``unknown``; empty otherwise.
     """

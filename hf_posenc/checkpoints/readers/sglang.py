@@ -35,7 +35,7 @@ def of_layer_type(stated: Stated) -> ReadRotation:
     """The rotation of layers of one type. Layers with a window are never scaled, nor are any layers of ModernBERT.
 
     Raises:
-        Unread: the layers have a window, and SGLang has no rotation for positions beyond it.
+        Unread: the layers have a window, and SGLang gives all positions beyond it the rotation of the last one.
     """
     if stated.model_type == "modernbert":
         if stated.sliding:
