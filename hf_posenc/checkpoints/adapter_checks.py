@@ -14,7 +14,7 @@ from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.peft_sidecar import position_parameters
 from hf_posenc.patching.scheme_config import SchemeConfig
-from hf_posenc.patching.state import base_model_of, parts_of
+from hf_posenc.patching.state import base_model_of, stacks_or_model
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -39,7 +39,7 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
         )
     if present is not None:
         unpatch_model(model)
-    base, host = base_model_of(parts_of(model)[0])
+    base, host = base_model_of(stacks_or_model(model)[0])
     length = host.host_length(base.config)
     if length != expected.host_length:
         raise PeftAdapterMismatch(

@@ -22,8 +22,8 @@ from hf_posenc.patching.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.scheme_config import SchemeConfig, warn_of_changed_code
-from hf_posenc.patching.state import base_model_of, parts_of, patch_of, unpatched_view
-from hf_posenc.patching.swap import freeze, out_of_use
+from hf_posenc.patching.state import base_model_of, patch_of, stacks_or_model, unpatched_view
+from hf_posenc.patching.swap import freeze, replaced_parameters
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.weights import check_finite, keep_arranged
 from hf_posenc.schemes.spec import Plan, SchemeSpec
@@ -92,7 +92,7 @@ def load_weights(
         vars(model).pop(INITIALISER, None)
         keep_arranged(model)
         check_finite(model)
-        for part in parts_of(model) if scheme is not None else ():
+        for part in stacks_or_model(model) if scheme is not None else ():
             finish_part(part)
         raise_limits(model)
     return model, info
@@ -100,7 +100,8 @@ def load_weights(
 
 def initialise_at_length(model: PreTrainedModel, length: int) -> None:
     """Initialise missing weights with the unpatched length in all configurations: some buffers have this length."""
-    configs: dict[int, Any] = {id(base.config): base.config for base in (base_model_of(p)[0] for p in parts_of(model))}
+    bases: list[Any] = [base_model_of(part)[0] for part in stacks_or_model(model)]
+    configs = {id(base.config): base.config for base in bases}
     patched_lengths = {key: config.max_position_embeddings for key, config in configs.items()}
     try:
         for config in configs.values():
@@ -113,7 +114,7 @@ def initialise_at_length(model: PreTrainedModel, length: int) -> None:
 
 def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
     """Add the scheme parameters that layers share to a device map that was written for the plain model."""
-    for part in parts_of(model):
+    for part in stacks_or_model(model):
         shared = base_model_of(part)[0]._modules.get("posenc")
         if not device_map or shared is None or next(shared.parameters(), None) is None:
             continue
@@ -142,7 +143,7 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
 def finish_part(model: nn.Module) -> None:
     """Freeze unused parameters of a loaded model with one base model, and prove the effect of its patch."""
     patch = patch_of(base_model_of(model)[0])
-    freeze(patch, out_of_use(patch))  # again, because the loader has replaced the parameters
+    freeze(patch, replaced_parameters(patch))  # again, because the loader has replaced the parameters
     if patch.report.proof.verdict == "deferred":
         with unpatched_view(patch):
             probe = EffectProbe(patch)

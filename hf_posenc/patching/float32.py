@@ -30,7 +30,7 @@ def keep_in_float32(model: nn.Module) -> list[nn.Module]:
         if any(weight.dtype in HALF for weight in layer.parameters(recurse=False))
     ]
     for layer, dtype in halves:
-        convert(layer, dtype)
+        convert_to_float32(layer, dtype)
     return [layer for layer, _ in halves]
 
 
@@ -41,7 +41,7 @@ def restore_dtype(layers: Iterable[nn.Module]) -> None:
             dtype = layer.__dict__.pop(MARK)
             with_kwargs = layer._forward_pre_hooks_with_kwargs
             remove_hooks(layer._forward_pre_hooks, lambda hook: hook is to_float32, with_kwargs)
-            remove_hooks(layer._forward_hooks, lambda hook: getattr(hook, "func", None) is rounded)
+            remove_hooks(layer._forward_hooks, lambda hook: getattr(hook, "func", None) is to_dtype)
             for weight in layer.parameters(recurse=False):
                 weight.data = weight.data.to(dtype)
 
@@ -68,13 +68,13 @@ def learned_positions(model: nn.Module) -> Iterator[tuple[nn.Module, torch.dtype
             yield scheme, weight.dtype
 
 
-def convert(layer: nn.Module, dtype: torch.dtype) -> None:
+def convert_to_float32(layer: nn.Module, dtype: torch.dtype) -> None:
     """Convert the weights of one layer to float32. Its forward still takes and returns ``dtype``."""
     for weight in layer.parameters(recurse=False):
         if weight.dtype in HALF:
             weight.data = weight.data.float()
     layer.register_forward_pre_hook(to_float32, with_kwargs=True)
-    layer.register_forward_hook(partial(rounded, dtype=dtype))
+    layer.register_forward_hook(partial(to_dtype, dtype=dtype))
     layer.__dict__[MARK] = dtype
 
 
@@ -83,6 +83,6 @@ def to_float32(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return cast(args, HALF, torch.float32), cast(kwargs, HALF, torch.float32)
 
 
-def rounded(layer: nn.Module, args: tuple[Any, ...], output: Any, *, dtype: torch.dtype) -> Any:
+def to_dtype(layer: nn.Module, args: tuple[Any, ...], output: Any, *, dtype: torch.dtype) -> Any:
     """Forward hook: convert floating-point outputs to ``dtype``."""
     return cast(output, (torch.float32, *HALF), dtype)

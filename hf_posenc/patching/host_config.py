@@ -94,7 +94,7 @@ def check_rotation(base: nn.Module, *, trained_length_given: bool) -> None:
                 f"{shown(was)}: the configuration was changed afterwards. Put back {shown(was)}, or pass "
                 "trained_length=, the length the weights were trained on."
             )
-        for attribute, live, expected in changes(module, fresh):
+        for attribute, live, expected in differences(module, fresh):
             raise HostConfigInvalid(
                 f"{name}.{attribute} of this {type(base).__name__} is {live}, and its configuration gives {expected}: "
                 f"one of the two was changed after the model was built. {PUT_BACK}"
@@ -122,7 +122,7 @@ def rotary_modules(base: nn.Module) -> Iterator[tuple[str, Any, Any]]:
             ) from error
 
 
-def changes(module: Any, fresh: Any) -> Iterator[tuple[str, str, str]]:
+def differences(module: Any, fresh: Any) -> Iterator[tuple[str, str, str]]:
     """Differences between a rotary module and a newly built one: attribute, value, and value in the new module."""
     for name, live in vars(module).items():
         expected = vars(fresh).get(name)
@@ -140,11 +140,11 @@ def changes(module: Any, fresh: Any) -> Iterator[tuple[str, str, str]]:
         expected = fresh._buffers.get(name)
         if expected is None or live.shape != expected.shape:
             yield name, f"for {len(live)} pairs", f"{0 if expected is None else len(expected)} pairs"
-        elif not alike(live.detach().cpu(), expected):
+        elif not same_frequencies(live.detach().cpu(), expected):
             yield name, shown(live.tolist()), f"other frequencies, {shown(expected.tolist())}"
 
 
-def alike(live: Tensor, fresh: Tensor) -> bool:
+def same_frequencies(live: Tensor, fresh: Tensor) -> bool:
     """Whether frequencies are equal up to rounding, or equal once both are cast to half precision."""
     live, fresh = live.double(), fresh.to(live.dtype).double()  # first rounded as the model was when it was cast
     return bool(((live - fresh).abs() <= ROUNDING * fresh.abs()).all()) or is_cast_of(live, fresh)

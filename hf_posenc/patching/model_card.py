@@ -131,14 +131,14 @@ def write_results(folder: Path, results: Any, scheme: str) -> None:
     update_metadata(folder, model_name=folder.name, eval_results=eval_results)
 
 
-def write_found_results(folder: Path, given: Any, beside: str | None, scheme: str) -> None:
-    """Write the results ``given``, or else results of this scheme in the folder ``beside``, if there are any.
+def write_found_results(folder: Path, results: Any, beside: str | None, scheme: str) -> None:
+    """Write ``results``, or else the results of this scheme in the folder ``beside``, if there are any.
 
     Raises:
-        BadComparison: the results ``given`` have no number of this scheme.
+        BadComparison: the ``results`` have no number of this scheme.
     """
-    if given is not None:
-        write_results(folder, given, scheme)
+    if results is not None:
+        write_results(folder, results, scheme)
     elif beside is not None and Path(beside).is_dir():
         with suppress(BadComparison):
             write_results(folder, beside, scheme)

@@ -34,7 +34,7 @@ from hf_posenc.patching.patched_config import write_config
 from hf_posenc.patching.preconditions import check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.state import STASH, Patch, base_model_of, is_patched, parts_of
+from hf_posenc.patching.state import STASH, Patch, base_model_of, is_patched, stacks_or_model
 from hf_posenc.patching.swap import changing, swap, undo, undo_all, write_whole_config
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.base import Scheme, implements
@@ -86,7 +86,7 @@ def patch_model(
     with explained_imports(), float32_by_default(), changing(model) as bases:
         unpatched = [base for base in bases if STASH not in base.__dict__]
         try:
-            for part in parts_of(model):
+            for part in stacks_or_model(model):
                 _patch(part, scheme, dict(options), layers, trained_length, target_length, factor)
             if len(bases) > 1:
                 write_whole_config(model, bases)

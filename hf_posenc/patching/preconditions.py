@@ -30,7 +30,7 @@ from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
 from hf_posenc.patching.offloading import has_foreign_forward
 from hf_posenc.patching.state import STASH, Patch, describe
-from hf_posenc.patching.swap import out_of_use
+from hf_posenc.patching.swap import replaced_parameters
 from hf_posenc.patching.weights import check_finite, keep_arranged
 from hf_posenc.schemes.build import rotates
 
@@ -108,7 +108,7 @@ def check_layer_count(patch: Patch) -> None:
 
 
 def check_layer_indices(patch: Patch) -> None:
-    """Refuse shared ``layer_idx`` in a decoder of another package's adapter. The general adapter detects them itself."""
+    """Refuse equal ``layer_idx`` in a decoder of another package's adapter. The general adapter detects them."""
     base = patch.base
     attentions = set(patch.adapter.attentions(base)) if of_a_stranger(patch.adapter) else set()
     layers = [(name, module) for name, module in base.named_modules(remove_duplicate=False) if module in attentions]
@@ -188,7 +188,7 @@ def check_unsharded(model: nn.Module) -> None:
 def check_reducer(patch: Patch) -> None:
     """Refuse to add or freeze parameters of a model in `DistributedDataParallel`, which has listed them already."""
     adds = any(True for scheme in patch.schemes for _ in scheme.parameters())
-    changes = adds or any(weight.requires_grad for weight in out_of_use(patch))
+    changes = adds or any(weight.requires_grad for weight in replaced_parameters(patch))
     if changes and any(isinstance(module, DistributedDataParallel) for module in patch.model.modules()):
         raise UnsupportedModel(
             "This model is in DistributedDataParallel, which would miss parameters that the scheme adds or "

@@ -42,7 +42,7 @@ class Patch:
         schemes: scheme object of each layer; layers may share one object.
         report: summary of the patch; set once the patch is finished.
         entries: copy of the configuration's entries, to detect changes made after the patch.
-        whole: the encoder–decoder, if both of its stacks were patched at once.
+        encoder_decoder: the encoder–decoder, if both of its stacks were patched at once.
         classes: each module whose class was changed, and its old class.
         frozen: module and name of each frozen parameter. The name, because offloading replaces the parameter object.
         unsplit_modules: each model with its old list of modules that must not be split over devices.
@@ -59,7 +59,7 @@ class Patch:
     schemes: list[Scheme]
     report: PatchReport = field(init=False)
     entries: dict[str, Any] = field(default_factory=dict)
-    whole: nn.Module | None = None
+    encoder_decoder: nn.Module | None = None
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
     frozen: list[tuple[nn.Module, str]] = field(default_factory=list)
     unsplit_modules: list[tuple[nn.Module, Any]] = field(default_factory=list)
@@ -192,7 +192,7 @@ def outer_model(model: nn.Module) -> PreTrainedModel | None:
     return next((module for module in inside if isinstance(module, PreTrainedModel)), None)
 
 
-def parts_of(model: nn.Module) -> list[nn.Module]:
+def stacks_or_model(model: nn.Module) -> list[nn.Module]:
     """The modules that get a patch of their own: the stacks of an encoder–decoder, or else the model itself."""
     return list(stacks_of(model).values()) or [model]
 

@@ -33,7 +33,7 @@ from hf_posenc.patching.batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.offloading import change_class, computing_device, offload_beside, offloads_of
 from hf_posenc.patching.patched_config import check_unchanged, restore_config, write_outer_config
-from hf_posenc.patching.state import STASH, Patch, base_model_of, outer_model, parts_of, patch_of
+from hf_posenc.patching.state import STASH, Patch, base_model_of, outer_model, patch_of, stacks_or_model
 from hf_posenc.patching.text_limits import restore_limits
 
 UNSPLIT_MODULES = "_no_split_modules"  # attribute of a transformers model: names of classes
@@ -52,7 +52,7 @@ def swap(patch: Patch) -> None:
         module.__dict__[ATTENTION] = attentions[0]
     for module, attributes in adapter.attributes(base):
         module.__dict__.update(attributes)
-    freeze(patch, out_of_use(patch))
+    freeze(patch, replaced_parameters(patch))
     rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
@@ -86,7 +86,7 @@ def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -
     change_class(module, cls)
 
 
-def out_of_use(patch: Patch) -> list[nn.Parameter]:
+def replaced_parameters(patch: Patch) -> list[nn.Parameter]:
     """Parameters of the base model that the schemes of all layers replace, so that no layer reads them any more."""
     replaced = [list(patch.adapter.frozen(patch.base, scheme)) for scheme in dict.fromkeys(patch.schemes)]
     in_all_layers = set.intersection(*({id(weight) for weight in weights} for weights in replaced))
@@ -121,10 +121,10 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
-    for holder in (patch.model, patch.whole, *(module for module, _ in patch.configs)):
+    for holder in (patch.model, patch.encoder_decoder, *(module for module, _ in patch.configs)):
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT stores its configurations
             check_unchanged(patch)
-            peft_sidecar.write_sidecar_on_save(patch.whole or base, peft_configs)
+            peft_sidecar.write_sidecar_on_save(patch.encoder_decoder or base, peft_configs)
     check_saver(base)
 
 
@@ -170,7 +170,7 @@ def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
     Raises:
         ModelInUse: this thread is inside a forward pass of the model.
     """
-    bases = [base_model_of(part)[0] for part in parts_of(model)]
+    bases = [base_model_of(part)[0] for part in stacks_or_model(model)]
     parts = {id(module) for module in model.modules()}
     stack = (frame for frame, _ in walk_stack(sys._getframe()))
     if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in stack):
@@ -193,7 +193,7 @@ def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
                 f"cannot record their schemes: {entry} and {vars(base)[ENTRY]}. Patch them one by one: "
                 "model.get_encoder() and model.get_decoder()."
             )
-        patch_of(base).whole = outer
+        patch_of(base).encoder_decoder = outer
     write_outer_config(patch_of(bases[0]), outer)
     install_atomic_save(outer)
 

@@ -87,15 +87,15 @@ def raise_limits(model: nn.Module) -> None:
     patch = first_patch(model)
     if patch is None:
         return
-    kept: dict[Any, str] = {}  # one warning for each number: a `SentenceTransformer` repeats its tokenizer's limit
+    short_limits: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` repeats its tokenizer's limit
     for owner, name in limits_inside(model):
         limit: Any = getattr(owner, name, None)
         if is_cut(limit, patch.report):
             patch.limits.append((owner, name, limit, patch.report.target_length))
             setattr(owner, name, patch.report.target_length)
         elif name != OF_GENERATION:
-            kept[limit] = f"{name} of this {type(model).__name__}"
-    for limit, name in kept.items():
+            short_limits[limit] = f"{name} of this {type(model).__name__}"
+    for limit, name in short_limits.items():
         warn_of_short(limit, name, patch.report)
 
 
