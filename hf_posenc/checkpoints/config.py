@@ -56,8 +56,8 @@ def check_no_remote_code(config: Mapping[str, Any], where: str, chosen: Containe
             continue
         if remote:
             raise CheckpointMismatch(
-                f"The configuration of {where} says {name}={shown(remote[0])}, which is not installed here, so "
-                f"transformers may fetch it as code. Remove the entry, or pass {keyword}= yourself to choose one."
+                f"The configuration of {where} says {name}={shown(remote[0])}, which is not installed here, and "
+                f"which transformers may fetch as code. Remove the entry, or pass {keyword}= yourself to choose one."
             )
 
 

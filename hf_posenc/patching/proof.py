@@ -150,9 +150,9 @@ class EffectProbe:
         angles = relative_change(nudged, before).cummax(0).values
         if bool((moved > (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype])).any()):
             raise AdapterInvalid(
-                f"With the model's own positions, attention layer {layer} as {type(self.adapter).__name__} patches it "
-                f"changes outputs by {float(moved.max()):.1e}. In the adapter, correct geometry (rotary, its "
-                "frequencies and layout; slopes), swaps, probe, or the arguments of `attend`."
+                f"Attention layer {layer} as {type(self.adapter).__name__} patches it has other outputs with the "
+                f"model's own positions than before, by {float(moved.max()):.1e}. In the adapter, correct geometry "
+                "(rotary, its frequencies and layout; slopes), swaps, probe, or the arguments of `attend`."
             )
 
     def verdict_of(self, layer: int, patch: Patch) -> Proof:
