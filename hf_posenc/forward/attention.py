@@ -14,8 +14,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.cache.kept_values import kept_values
-from hf_posenc.cache.key_layout import pack_keys, unpack_keys, widen
-from hf_posenc.cache.length_rotated import length_rotation_of
+from hf_posenc.cache.key_layout import pack_keys, unpack_keys, widen_cached_keys
+from hf_posenc.cache.length_rotated import rotated_keys_of
 from hf_posenc.cache.snapshot import LayerSnapshot
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
@@ -163,7 +163,7 @@ class PatchedAttention(PatchedLayer):
         if cache is not None:
             single, layer = len(keys) == 1 and extra is None, self.layer_idx  # a property of some classes
             new = keys[0] if single else pack_keys(keys, extra, cache, layer)
-            widen(cache, layer, new, v)
+            widen_cached_keys(cache, layer, new, v)
             cached, v = cache.update(new, v, layer)
             keys, extra = ((cached,), None) if single else unpack_keys(cached, keys, extra)
         if extra is not None:
@@ -198,7 +198,7 @@ class PatchedAttention(PatchedLayer):
         if model_sink is not None:
             terms = with_sink(terms, model_sink)
         rotated_keys = (
-            None if terms.row_rotation is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
+            None if terms.row_rotation is None else rotated_keys_of(cache, self.layer_idx, rows=queries[0].shape[2])
         )
         if plan.backend in FLASH_BACKENDS:
             terms = hide_outside_window(terms, host.get("sliding_window"))

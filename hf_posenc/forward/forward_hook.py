@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hf_posenc.cache.key_positions import CachedPositions, reads_keys
 from hf_posenc.cache.prepare import prepare_cache, record_positions
-from hf_posenc.cache.provenance import ENTRY, check_own_keys, self_attention_cache
+from hf_posenc.cache.provenance import ENTRY, check_recorded_keys, self_attention_cache
 from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NeedsWholeText
@@ -135,7 +135,7 @@ def with_cache(call: ForwardCall) -> ForwardCall:
     if own is not None and isinstance(call.from_zero, bool):
         setattr(own, COUNTS_FROM_ZERO, call.from_zero)
     if any(scheme.caches_one_key for scheme in call.schemes):
-        check_own_keys(own)
+        check_recorded_keys(own)
     return call if cache is call.cache else replace(call, cache=cache)
 
 
@@ -153,7 +153,7 @@ def forward_context(call: ForwardCall, keys: CachedPositions | None) -> ForwardC
     if contiguous and call.numbered_by_caller:
         contiguous = in_steps_of_one(call.position_ids)  # type: ignore[arg-type]  # set by the caller
     # `generate` passes the positions that the model would count itself.
-    counts_from_0 = call.position_ids is None if keys is None else keys.run == 0
+    counts_from_0 = call.position_ids is None if keys is None else keys.run_start == 0
     counted = contiguous and counts_from_0 and call.coordinates is None and not is_traced()
     weights = call.keywords.get("output_attentions", getattr(call.base.config, "output_attentions", False))
     return ForwardContext(

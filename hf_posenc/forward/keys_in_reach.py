@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hf_posenc.cache.eviction import EVICTS, EvictingLayer, layer_of
+from hf_posenc.cache.eviction import EVICTS, EvictingLayer, evicting_layer
 from hf_posenc.cache.key_layout import grows, held_layer
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
@@ -45,7 +45,7 @@ def mask_in_reach(
         misfits = isinstance(mask, Tensor) and 1 < mask.shape[-1] < keys  # made for layers that dropped keys
     else:
         misfits = cache is not None and EVICTS in cache.__dict__ and keeps_unseen_keys(layer, keys, cache)
-    evicting = None if ctx.contiguous else layer_of(cache, index)
+    evicting = None if ctx.contiguous else evicting_layer(cache, index)
     if (evicting is not None and evicting.gaps) or misfits:
         return visible_keys(ctx, columns_in_reach(ctx, cache, index), layer, backend), ctx
     return mask, ctx
@@ -119,7 +119,7 @@ def visible_keys(ctx: PositionContext, columns: Tensor, layer: PatchedLayer, bac
 
 def columns_in_reach(ctx: PositionContext, cache: Cache | None, layer: int | None) -> Tensor:
     """Indices in the text of the keys that a layer attends to, ``[key]``, before its cache takes the new keys."""
-    evicting = layer_of(cache, layer)
+    evicting = evicting_layer(cache, layer)
     if evicting is not None:
         return evicting.columns(ctx.query_positions.shape[1], ctx.device)
     return torch.arange(ctx.key_positions.shape[1], device=ctx.device)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
-from hf_posenc.cache.provenance import MARK
+from hf_posenc.cache.provenance import WRITTEN_UNDER
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.current_forward import ATTENTIONS, schemes_of_base
 from hf_posenc.forward.engine_backend import batched_by_engine
@@ -91,9 +91,9 @@ def mark_pages(cache: PagedAttentionCache, entry: object) -> None:
     Raises:
         InvalidInput: another patch has filled the cache.
     """
-    if getattr(cache, MARK, entry) != entry:
+    if getattr(cache, WRITTEN_UNDER, entry) != entry:
         raise InvalidInput(
             "The pages of this continuous batch hold keys of another scheme, or of other options "
             "of this one. Call model.destroy_cached_continuous_batching_manager() and start again."
         )
-    setattr(cache, MARK, entry)
+    setattr(cache, WRITTEN_UNDER, entry)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from hf_posenc.cache.eviction import EvictingLayer, layer_of
+from hf_posenc.cache.eviction import EvictingLayer, evicting_layer
 from hf_posenc.cache.key_layout import held_layer
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
 from hf_posenc.cache.preallocated import PreallocatedLayer
@@ -90,7 +90,7 @@ def context_of(
     """
     length, device = query.shape[2], query.device
     past, keys = past_and_keys(cache, layer, length) if sizes is None else sizes
-    evicting = layer_of(cache, layer)
+    evicting = evicting_layer(cache, layer)
     gaps = evicting is not None and evicting.gaps
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
     if forward.counted and not gaps and isinstance(past, int) and keys == past + length:  # positions are indices
@@ -104,7 +104,7 @@ def context_of(
     positions = _query_positions(tokens, position_ids, padding, forward)
     positions, first = _as_one_row(positions, forward, past, contiguous=forward.contiguous)
     key_positions, real = _key_positions(tokens, padding, positions, forward)
-    contiguous = forward.contiguous and not gaps and (forward.keys is None or forward.keys.run is not None)
+    contiguous = forward.contiguous and not gaps and (forward.keys is None or forward.keys.run_start is not None)
     memo_key = device if is_traced() else (device, keys)  # a lookup by length would specialize a traced graph to it
     memo = forward.memos.setdefault(memo_key, {})
     coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
@@ -184,8 +184,8 @@ def _as_one_row(
         return positions, None
     if is_traced():  # then the caller passed no positions, and they count on from the cache
         return positions, past if isinstance(past, int) else None
-    if forward.keys is not None and forward.keys.run is not None and isinstance(past, int):
-        return positions[:1], forward.keys.run + past
+    if forward.keys is not None and forward.keys.run_start is not None and isinstance(past, int):
+        return positions[:1], forward.keys.run_start + past
     rows = positions.shape[0]
     if positions.device.type != "cpu" or (rows > 1 and not torch.equal(positions, positions[:1].expand_as(positions))):
         return positions, None
