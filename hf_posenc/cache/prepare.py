@@ -1,4 +1,4 @@
-"""Prepare the KV cache of a forward pass: make, check and mark it, choose its layers, and record positions in it."""
+"""Prepare the KV cache of a forward pass: make, check and mark it, and choose its layers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from hf_posenc.cache.eviction import (
-    EVICTS,
-    EvictingLayer,
-    are_ascending,
-    check_ascending,
-    install_eviction,
-    is_fresh,
-    keep_padding,
-)
-from hf_posenc.cache.key_positions import CachedPositions, record
+from hf_posenc.cache.eviction import EVICTS, EvictingLayer, are_ascending, install_eviction, is_fresh, keep_padding
 from hf_posenc.cache.length_rotated import install_length_rotation
 from hf_posenc.cache.preallocated import PreallocatedLayer, install_preallocation
 from hf_posenc.cache.provenance import mark_cache, self_attention_cache
@@ -115,21 +105,3 @@ def own_cache_class(cls: type[Any]) -> type[DynamicCache] | None:
     forward = inspect.unwrap(cls.forward)
     values = (forward.__globals__.get(name) for name in forward.__code__.co_names)
     return next((value for value in values if isinstance(value, type) and issubclass(value, DynamicCache)), None)
-
-
-def record_positions(cache: Cache, tokens: Tensor, positions: Tensor | None, padding: Tensor | None) -> CachedPositions:
-    """Record the new positions in the cache, and return the positions of all keys of this forward pass.
-
-    Args:
-        cache: KV cache of self-attention.
-        tokens: ``[batch, query, …]``.
-        positions: positions of the new tokens, ``[batch or 1, query]``; None if they count on from the cache.
-        padding: ``[batch, key]``, true at real tokens; None without padding.
-    """
-    length, counted = tokens.shape[1], positions is None
-    if positions is None:
-        positions = torch.arange(length, device=tokens.device)[None] + cache.get_seq_length()
-    keys = record(cache, positions, padding, counted=counted)
-    if keys.positions is not None:
-        check_ascending(cache, keys.positions, length, padding)
-    return keys

@@ -100,8 +100,9 @@ class ForwardCall:
     @property
     def positions(self) -> Tensor:
         """Positions of the new tokens, ``[batch or 1, query]``; by default they count on from the cache."""
-        known = self.new_positions
-        return torch.arange(self.length, device=self.tokens.device)[None] + self.past if known is None else known
+        if self.new_positions is not None:
+            return self.new_positions
+        return torch.arange(self.length, device=self.tokens.device)[None] + self.past
 
 
 def parse_call(base: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> ForwardCall:

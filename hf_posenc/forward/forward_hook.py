@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.cache.key_positions import CachedPositions, reads_keys
-from hf_posenc.cache.prepare import prepare_cache, record_positions
+from hf_posenc.cache.eviction import check_ascending
+from hf_posenc.cache.key_positions import CachedPositions, reads_keys, record
+from hf_posenc.cache.prepare import prepare_cache
 from hf_posenc.cache.provenance import ENTRY, check_recorded_keys, self_attention_cache
 from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
@@ -141,10 +142,13 @@ def with_cache(call: ForwardCall) -> ForwardCall:
 
 def record_key_positions(call: ForwardCall) -> CachedPositions | None:
     """Record the new positions in the cache, and return those of all keys; None without a cache or a reader."""
-    own = call.own_cache
-    if own is None or not any(map(reads_keys, call.schemes)):
+    cache, padding = call.own_cache, call.padding
+    if cache is None or not any(map(reads_keys, call.schemes)):
         return None
-    return record_positions(own, call.tokens, call.new_positions, call.padding)
+    keys = record(cache, call.positions, padding, counted=call.new_positions is None)
+    if keys.positions is not None:
+        check_ascending(cache, keys.positions, call.length, padding)
+    return keys
 
 
 def forward_context(call: ForwardCall, keys: CachedPositions | None) -> ForwardContext:

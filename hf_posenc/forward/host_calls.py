@@ -95,16 +95,16 @@ def take_cache(call: MutableMapping[str, Any]) -> Any:
     Raises:
         InvalidInput: there are two different caches.
     """
-    taken, taken_name = None, None
+    first, first_name = None, None
     for name in CACHE_NAMES:
         if name not in call or isinstance(call[name], PagedAttentionCache):
             continue
         cache = call.pop(name)
-        if cache is not None and taken is not None and cache is not taken:
-            raise InvalidInput(f"The call has two KV caches, {taken_name} and {name}. Pass one of them.")
+        if cache is not None and first is not None and cache is not first:
+            raise InvalidInput(f"The call has two KV caches, {first_name} and {name}. Pass one of them.")
         if cache is not None:
-            taken, taken_name = cache, name
-    return taken
+            first, first_name = cache, name
+    return first
 
 
 def cache_of_self_attention(cache: Any, call: MutableMapping[str, Any]) -> Cache | None:

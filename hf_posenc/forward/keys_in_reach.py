@@ -82,7 +82,7 @@ def columns_of_held_keys(mask: Tensor | None, cache: Cache | None, layer: int | 
 
 def keeps_unseen_keys(layer: PatchedLayer, keys: int, cache: Cache) -> bool:
     """Whether a layer kept keys outside its window or chunk while others dropped keys, for which masks are made."""
-    dropped = any(isinstance(held, EvictingLayer) and held.gaps for held in cache.layers)
+    dropped = any(isinstance(other, EvictingLayer) and other.gaps for other in cache.layers)
     return dropped and (layer.chunk is not None or (layer.window is not None and keys > layer.window))
 
 

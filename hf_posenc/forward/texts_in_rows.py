@@ -111,7 +111,7 @@ def _by_positions(call: ForwardCall) -> Tensor | None:
 
 
 def _by_mask(call: ForwardCall, mask: Tensor, *, counts: bool) -> tuple[ForwardCall, Tensor | None]:
-    """First tokens of the texts under a mask ``[batch or 1, heads or 1, token, key]``; None while tracing.
+    """The call, and the first token of each text under a mask ``[batch or 1, heads or 1, token, key]`` (None: unknown).
 
     If ``counts`` is true, the returned call has positions that count from 0 in each text.
     """
