@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, DynamicLayer
 
-from hf_posenc.cache.key_layout import held_layer
+from hf_posenc.cache.key_layout import layer_at
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry, NotTraceable
 
@@ -31,7 +31,7 @@ class EvictingLayer(DynamicLayer):
         self.first, self.last, self.pads, self.total = first, last, 0, 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return keys and values that the new queries can see, and drop those that later queries cannot see.
+        """Return the keys and values that new queries can see, and drop keys that later queries cannot see.
 
         Raises:
             NotTraceable: an export traces a step that continues this cache.
@@ -46,32 +46,31 @@ class EvictingLayer(DynamicLayer):
         keys, values = self._evict(self.keys, key_states), self._evict(self.values, value_states)
         self.total += key_states.shape[-2]
         # One surplus key is dropped with the next update, which saves a copy of all others.
-        one_more = keys.shape[-2] <= self.kept + 1
+        one_more = keys.shape[-2] <= self.capacity + 1
         self.keys: Tensor = keys if one_more else self._evict(keys)
         self.values: Tensor = values if one_more else self._evict(values)
         return keys, values
 
     def columns(self, length: int, device: torch.device) -> Tensor:
         """Indices in the sequence of the keys that the next update of ``length`` tokens will return."""
-        held = self.held
-        first = min(self.first + self.pads, held)
-        recent = torch.arange(self.total - (held - first), self.total + length, device=device)
+        first = min(self.first + self.pads, self.visible)
+        recent = torch.arange(self.total - (self.visible - first), self.total + length, device=device)
         return torch.cat((torch.arange(first, device=device), recent))
 
     @property
-    def kept(self) -> int:
+    def capacity(self) -> int:
         """Largest number of keys that are kept for later queries."""
         return self.first + self.pads + self.last
 
     @property
-    def held(self) -> int:
+    def visible(self) -> int:
         """Number of keys in memory that later queries can see."""
-        return 0 if self.keys is None or self.keys.numel() == 0 else min(self.keys.shape[-2], self.kept)
+        return 0 if self.keys is None or self.keys.numel() == 0 else min(self.keys.shape[-2], self.capacity)
 
     @property
     def gaps(self) -> bool:
         """Whether keys were dropped."""
-        return self.held < self.total
+        return self.visible < self.total
 
     @property
     def is_croppable(self) -> bool:
@@ -84,7 +83,7 @@ class EvictingLayer(DynamicLayer):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Number of keys that the next update returns. With gaps, masks made from it are replaced."""
-        return self.held + query_length, 0
+        return self.visible + query_length, 0
 
     def reset(self) -> None:
         """Empty the layer."""
@@ -101,15 +100,15 @@ class EvictingLayer(DynamicLayer):
             return
         if self.gaps:
             raise BackendCannotCarry(
-                f"A cache that dropped keys ({self.total - self.held} of {self.total} here) cannot be cropped, as "
+                f"A cache that dropped keys ({self.total - self.visible} of {self.total} here) cannot be cropped, as "
                 "assisted decoding and prompt_lookup_num_tokens do. Generate without them."
             )
         super().crop(tokens_to_remove)
-        self.total = self.held
+        self.total = self.visible
 
     def _evict(self, states: Tensor, *new: Tensor) -> Tensor:
         """Concatenate the kept keys (or values) and new ones."""
-        first, surplus = self.first + self.pads, 0 if states.numel() == 0 else states.shape[-2] - self.kept
+        first, surplus = self.first + self.pads, 0 if states.numel() == 0 else states.shape[-2] - self.capacity
         if surplus <= 0:
             return torch.cat((states, *new), dim=-2)
         recent = states[..., first + surplus :, :], *new
@@ -196,7 +195,7 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
 
 def evicting_layer(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
     """A layer of a cache if it evicts keys; else None."""
-    cache_layer = held_layer(cache, layer)
+    cache_layer = layer_at(cache, layer)
     return cache_layer if isinstance(cache_layer, EvictingLayer) else None
 
 

@@ -22,8 +22,8 @@ KEPT: WeakKeyDictionary[Cache, dict[int, dict[Hashable, Any]]] = WeakKeyDictiona
 def kept_values(cache: Cache | None, layer: int | None) -> dict[Hashable, Any] | None:
     """Values that a layer's scheme keeps with a cache, before the cache takes the new keys.
 
-    None without a cache, with gradients, in traced graphs, and for a static cache, which counts its tokens on its
-    device and may be reused after the weights have changed.
+    None without a cache, with gradients, in traced graphs, and for a static cache. A static cache counts its tokens on
+    its device, and may be reused after the weights have changed.
     """
     if cache is None or layer is None or torch.is_grad_enabled() or is_traced():
         return None

@@ -1,9 +1,9 @@
 """Key layout: pack the copies of a key, and its extra channels, into the one tensor a cache layer takes.
 
 Regions that rotate keys differently have a copy each. Copies are stored as additional heads, next to each other for
-each head. Each copy is then contiguous in memory, which decodes up to twice as fast, and batch and heads of a region
-form one axis with a constant stride. If a cache needs as many key heads as value heads, or keys have extra channels,
-copies are concatenated along the channels instead.
+each head. Each copy is then contiguous in memory, which decodes up to twice as fast. Batch and heads of a region form
+one axis with a constant stride. If a cache needs as many key heads as value heads, or keys have extra channels, copies
+are concatenated along the channels instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pack_keys(copies: tuple[Tensor, ...], extra: Tensor | None, cache: Cache, la
         cache: KV cache that will take them.
         layer: index of the layer in the cache.
     """
-    if extra is None and len(copies) > 1 and grows(cache, layer):
+    if extra is None and len(copies) > 1 and is_growing(cache, layer):
         return torch.stack(copies, dim=2).flatten(1, 2)
     parts = copies if extra is None else (*copies, extra)
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -47,12 +47,12 @@ def unpack_keys(
     return unpacked, None if extra is None else keys[..., len(copies) * width :]
 
 
-def grows(cache: Cache, layer: int | None) -> bool:
+def is_growing(cache: Cache, layer: int | None) -> bool:
     """Whether a layer of a cache concatenates new keys; true for a layer that does not exist yet."""
     return layer is None or layer >= len(cache.layers) or isinstance(cache.layers[layer], DynamicLayer)
 
 
-def held_layer(cache: Cache | None, layer: int | None) -> Any:
+def layer_at(cache: Cache | None, layer: int | None) -> Any:
     """A layer of a cache by its index; None without a cache, or if the layer does not exist yet."""
     return None if cache is None or layer is None or layer >= len(cache.layers) else cache.layers[layer]
 

@@ -1,8 +1,8 @@
 """Positions of the keys in a KV cache: recorded when a token is cached, one integer per token, for all layers.
 
 A forward pass gets only the positions of new tokens, and cached keys keep the positions they were cached with. So the
-cache stores them: as one number if they run in steps of one and are the same in every sequence, else as a tensor that
-follows the cache through beam search. Positions that were not recorded are inferred.
+cache stores them. If positions run in steps of one and are the same in every sequence, it stores the first one. Else it
+stores a tensor, which beam search reorders with the cache. Positions that were not recorded are inferred.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class KeyPositions:
     def write(
         self, past: int | Tensor, new: Tensor, run_start: int | None, inferred: Inferred, capacity: int
     ) -> CachedPositions:
-        """Record new tokens in a static cache of ``capacity`` tokens; the other arguments are those of `append`."""
+        """Record new tokens in a static cache of ``capacity`` tokens; other arguments as in `append`."""
         columns = torch.arange(capacity, device=new.device)
         if self.tokens is None or self.tokens.shape[1] != capacity:
             before = inferred(columns) if self.run_start is None else columns[None] + self.run_start
@@ -132,7 +132,7 @@ def _static_buffer(tokens: Tensor) -> Tensor:
     return buffer
 
 
-def record(cache: Cache, new: Tensor, padding: Tensor | None, *, counted: bool) -> CachedPositions:
+def record_positions(cache: Cache, new: Tensor, padding: Tensor | None, *, counted: bool) -> CachedPositions:
     """Record the positions of new tokens before a cache takes them; return the positions of all keys.
 
     Args:
@@ -169,7 +169,7 @@ def inferred_positions(padding: Tensor | None, new: Tensor, past: int | Tensor, 
     """Positions of cached tokens that were not recorded, counted back over real tokens from the newest token.
 
     Args:
-        padding: as in `record`.
+        padding: as in `record_positions`.
         new: positions of the new tokens, ``[batch or 1, query]``.
         past: number of tokens in the cache.
         columns: columns of the cache, ``[column]``.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
-from hf_posenc.cache.key_layout import held_layer
+from hf_posenc.cache.key_layout import layer_at
 from hf_posenc.cache.preallocated import Buffer, PreallocatedLayer
 from hf_posenc.core.tracing import is_traced
 
@@ -89,5 +89,5 @@ def rotated_keys_of(
     cache: Cache | None, layer: int | None, rows: int
 ) -> Callable[[int, Tensor, RotateColumns], Tensor] | None:
     """`LengthRotatedLayer.rotated_keys` of a layer for a decode query; None for several queries or another layer."""
-    cache_layer = held_layer(cache, layer) if rows == 1 else None
+    cache_layer = layer_at(cache, layer) if rows == 1 else None
     return cache_layer.rotated_keys if isinstance(cache_layer, LengthRotatedLayer) else None

@@ -73,7 +73,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _CallbackFinder(MetaPathFinder):
-    """Find one module by the other finders, and let its loader call back after the module has run."""
+    """Meta path finder that calls back after a module has run; the remaining finders find the module."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self.name, self.call = name, call
@@ -81,7 +81,7 @@ class _CallbackFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Spec of the module with the callback; None for other modules, which the other finders find."""
+        """Spec of the module with the callback; None for other modules."""
         if fullname != self.name:
             return None
         others = (finder for finder in list(sys.meta_path) if finder is not self)

@@ -91,7 +91,7 @@ def _status_bytes(field: str) -> int | None:
 
 
 def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """All tensors in containers and attributes, at any depth, except those of modules and classes."""
+    """All tensors in containers and attributes, at any depth; modules and classes are skipped."""
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value

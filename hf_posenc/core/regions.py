@@ -97,7 +97,7 @@ def as_it_is(positions: Tensor) -> Tensor:
 
 
 def at_zero(positions: Tensor) -> Tensor:
-    """Return zero for every position, where nothing is rotated."""
+    """Return zero for every position: the rotation by zero changes nothing."""
     return torch.zeros_like(positions)
 
 
@@ -113,8 +113,8 @@ class Region:
         key_at: the same map for keys.
         rotation: the region's own rotation; None for the scheme's.
         query_decay_steps, key_decay_steps: map a position to the decay steps of its rotation.
-        query_bands_at, key_bands_at: map positions ``[…]`` to those of each frequency band ``[…, bands]``, if bands
-            differ. Biases then read ``query_at`` and ``key_at``.
+        query_bands_at, key_bands_at: map positions ``[…]`` to positions in each frequency band ``[…, bands]``, if
+            bands differ. Biases then read ``query_at`` and ``key_at``.
         bands: number of frequency bands of equal size, fastest first; 0 if all pairs have the same position.
         by_head: factor of all these positions for each query head, a tensor ``[heads]`` if learned; empty for none.
             Keys and values are then repeated for every query head, because each reads its own keys.
@@ -161,7 +161,7 @@ ONE_REGION = (Region(),)
 
 
 def combined(combine: Callable[[T, T], T], one: T | None, two: T | None) -> T | None:
-    """Result of ``combine(one, two)``; if one of them is None, the other one."""
+    """Result of ``combine(one, two)``, or the argument that is not None."""
     if one is None or two is None:
         return two if one is None else one
     return combine(one, two)

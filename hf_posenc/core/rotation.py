@@ -64,7 +64,7 @@ def coordinates_of(rotation: Rotation, positions: Tensor) -> Tensor:
 def table(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:
     """Factors of every channel and of its partner, each ``[batch or 1, heads or 1, position, dims]``, float32.
 
-    In a pair (a, b), a becomes a cos − b sin, and b becomes b cos + a sin. Arguments are those of `cos_sin`.
+    In a pair (a, b), a becomes a cos − b sin, and b becomes b cos + a sin. Arguments as in `cos_sin`.
     """
     cos, sin = cos_sin(rotation, positions, decay_steps)
     if rotation.layout == "half":

@@ -50,7 +50,7 @@ def evaluation_mode_if_live(model: Any) -> AbstractContextManager[None]:
 def remove_hooks(
     hooks: MutableMapping[int, Any], ours: Callable[[Any], bool], beside: MutableMapping[int, Any] | None = None
 ) -> None:
-    """Remove hooks that ``ours`` accepts, also from ``beside``. Handles do not work for hooks of a copied module."""
+    """Remove the hooks that ``ours`` accepts: handles do not work for the hooks of a copied module."""
     for number in [number for number, hook in hooks.items() if ours(hook)]:
         del hooks[number]
         if beside is not None:

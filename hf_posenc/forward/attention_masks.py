@@ -67,7 +67,7 @@ def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
         if not values_known(past):
             return
         past = int(past)
-    places = past + length if cache is None else max(_places(cache, length), past + length)
+    places = past + length if cache is None else max(_widest_layer_keys(cache, length), past + length)
     if not is_either(mask.shape[1], past + length, places):
         raise MaskMismatch(
             f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
@@ -79,7 +79,7 @@ def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
     """Check that a 4-D mask covers every token of the text, or every place of a static cache."""
     keys = length
     if cache is not None:  # a static cache returns all its places; an evicting one has seen more keys than it holds
-        past, keys = cache.get_seq_length(), _places(cache, length)
+        past, keys = cache.get_seq_length(), _widest_layer_keys(cache, length)
         if not cache.layers or first_full_layer(cache) is not None:
             keys = max(keys, length if isinstance(past, Tensor) else past + length)
     if mask.shape[-1] != keys:
@@ -129,7 +129,7 @@ def check_later_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | N
         )
 
 
-def _places(cache: Cache, length: int) -> int:
+def _widest_layer_keys(cache: Cache, length: int) -> int:
     """Number of keys that the widest layer attends to; the first layer may have a sliding window, and fewer places."""
     return cache.get_mask_sizes(length, first_full_layer(cache) or 0)[0]
 

@@ -1,8 +1,8 @@
 """Plan of an attention call: the values that layers of one forward pass share, computed by the first of these layers.
 
-Positions, the merged mask, cosines and sines of every region, the terms of the scheme and the function that computes
-attention are the same in all layers with the same scheme, device and cache state. A `CallPlan` holds them. It lives in
-the `ForwardContext` of one forward pass: threads share no plan, and none outlives its forward pass.
+Layers with the same scheme, device and cache state share a `CallPlan`. It holds positions, the merged mask, cosines and
+sines of every region, the terms of the scheme, and the function that computes attention. A plan lives in the
+`ForwardContext` of one forward pass: threads share no plan, and none outlives its forward pass.
 
 Each layer itself evaluates terms that have a gradient, or that read its hidden states, projections, extra key channels
 or index. Which terms read these is observed, not declared (`hf_posenc.forward.shared_terms`). Graphs of a compiler or
@@ -87,7 +87,7 @@ class CallPlan:
 
     @property
     def stored(self) -> int | None:
-        """Number of the only region whose keys are cached; None if every region's different keys are."""
+        """Number of the only region whose keys are cached; None if all different copies of a key are cached."""
         return None if self.at_read is None else self.at_read.stored
 
 

@@ -36,14 +36,14 @@ def schemes_of_base(base: nn.Module) -> list[Scheme]:
     return list(dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]))
 
 
-class Current(threading.local):
+class CurrentForwards(threading.local):
     """The current forward pass of each base model in this thread, as a weak reference."""
 
     def __init__(self) -> None:
         self.forwards: weakref.WeakKeyDictionary[nn.Module, weakref.ref[ForwardContext]] = weakref.WeakKeyDictionary()
 
 
-_CURRENT = Current()
+_CURRENT = CurrentForwards()
 
 
 def counts_columns(base: nn.Module) -> bool:

@@ -1,6 +1,6 @@
 """Choose the function that computes a call, by attention backend: the host's own attention function or the engine.
 
-For decode queries with grouped heads on a CPU, transformers asks torch for grouped heads (``enable_gqa``), which takes
+For decode queries with grouped heads, transformers asks torch for grouped heads (``enable_gqa``). On a CPU this takes
 up to twice as long in float32, and five times in bfloat16. Here query heads that share a key head become its rows.
 
 Under context parallelism each process holds a part of every sequence, and torch replaces its attention by ring
@@ -24,7 +24,7 @@ from hf_posenc.attention import custom_operator, dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
-from hf_posenc.cache.key_layout import grows
+from hf_posenc.cache.key_layout import is_growing
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.grouped_heads import attend_packed
 from hf_posenc.core.regions import Band
@@ -114,7 +114,7 @@ def refuse_static_cache(cache: Cache | None, layer: int | None, backend: str) ->
     Raises:
         BackendCannotCarry: the cache is static.
     """
-    if cache is not None and not grows(cache, layer):
+    if cache is not None and not is_growing(cache, layer):
         raise BackendCannotCarry(
             f"The attention backend {backend!r} would read unwritten keys of a static cache. "
             'Use a growing cache (cache_implementation=None), or the backend "sdpa".'

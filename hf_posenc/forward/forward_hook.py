@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.cache.eviction import check_ascending
-from hf_posenc.cache.key_positions import CachedPositions, reads_keys, record
+from hf_posenc.cache.key_positions import CachedPositions, reads_keys, record_positions
 from hf_posenc.cache.prepare import prepare_cache
 from hf_posenc.cache.provenance import ENTRY, check_recorded_keys, self_attention_cache
 from hf_posenc.cache.validate_cache import check_layers
@@ -141,11 +141,11 @@ def with_cache(call: ForwardCall) -> ForwardCall:
 
 
 def record_key_positions(call: ForwardCall) -> CachedPositions | None:
-    """Record the new positions in the cache, and return those of all keys; None without a cache or a reader."""
+    """Record the new positions in the cache, and return all key positions; None without a cache or a reader."""
     cache, padding = call.own_cache, call.padding
     if cache is None or not any(map(reads_keys, call.schemes)):
         return None
-    keys = record(cache, call.positions, padding, counted=call.new_positions is None)
+    keys = record_positions(cache, call.positions, padding, counted=call.new_positions is None)
     if keys.positions is not None:
         check_ascending(cache, keys.positions, call.length, padding)
     return keys

@@ -30,7 +30,7 @@ CACHE_NAMES = ("cache", "past_key_values", "past_key_value", "layer_past")
 COMPOSITE_CACHES = (EncoderDecoderCache, PagedAttentionCache)
 """Classes of caches that attention modules do not write to directly."""
 
-_NAMES: dict[Any, tuple[str, ...]] = {}  # not `lru_cache`, of which a compiler warns
+_NAMES: dict[Any, tuple[str, ...]] = {}  # not `lru_cache`: the compiler warns about it
 
 
 def forward_parameters(cls: type[Any]) -> tuple[str, ...]:

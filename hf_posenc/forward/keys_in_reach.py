@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.cache.eviction import EVICTS, EvictingLayer, evicting_layer
-from hf_posenc.cache.key_layout import grows, held_layer
+from hf_posenc.cache.key_layout import is_growing, layer_at
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
@@ -59,7 +59,7 @@ def is_causal_alone(cache: Cache | None, layer: PatchedLayer, forward: ForwardCo
     if not forward.contiguous or not is_traced() or layer.window is not None or layer.chunk is not None:
         return False
     index = layer.layer_idx
-    return cache is None or (grows(cache, index) and cache.get_seq_length(index) == 0)
+    return cache is None or (is_growing(cache, index) and cache.get_seq_length(index) == 0)
 
 
 def columns_of_held_keys(mask: Tensor | None, cache: Cache | None, layer: int | None, length: int) -> Tensor | None:
@@ -71,7 +71,7 @@ def columns_of_held_keys(mask: Tensor | None, cache: Cache | None, layer: int | 
         layer: index of the layer in the cache.
         length: number of new tokens.
     """
-    cache_layer = held_layer(cache, layer)
+    cache_layer = layer_at(cache, layer)
     if mask is None or cache_layer is None:
         return mask
     if isinstance(cache_layer, EvictingLayer):

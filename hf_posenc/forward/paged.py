@@ -65,7 +65,7 @@ def attend(
         q: unrotated queries of all requests, ``[1, heads, token, head_dim]``.
         k: their unrotated keys, ``[1, kv_heads, token, head_dim]``; ``v`` are their values.
         ctx: positions of the packed row, with the values of this layer.
-        host: the layer's keywords, with those of continuous batching.
+        host: the layer's keywords, including the keywords of continuous batching.
 
     Returns:
         Mixed values ``[1, token, heads, head_dim]``, zeros at padding; no attention weights.
@@ -94,7 +94,7 @@ def requests_of(scheme: Scheme, positions: Tensor, host: Mapping[str, Any]) -> l
     Args:
         scheme: named in the error.
         positions: of the packed tokens, ``[1, token]``.
-        host: the layer's keywords, with those of continuous batching.
+        host: the layer's keywords, including the keywords of continuous batching.
 
     Raises:
         BackendCannotCarry: a CUDA graph is being captured; it would replay the lengths of this batch.
@@ -120,7 +120,7 @@ def requests_of(scheme: Scheme, positions: Tensor, host: Mapping[str, Any]) -> l
 
 
 def update_pages(host: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
-    """Write new keys and values ``[1, kv_heads, token, head_dim]``, and return those of all requests, packed."""
+    """Write new keys and values ``[1, kv_heads, token, head_dim]``, and return the packed ones of all requests."""
     cache = host["cache"]
     if "kwargs" in inspect.signature(cache.update).parameters:  # `update` changes them
         return cache.update(key_states=k, value_states=v, layer_idx=layer, kwargs=dict(host))

@@ -2,8 +2,8 @@
 
 accelerate moves the parameters of a module when the module is *called*, but a scheme reads its parameters without being
 called. Offloaded parameters are then on the meta device, which has shapes and no values. If all layers share a scheme,
-layers on other devices need copies of its parameters. Such a layer computes with a copy of the scheme object, which
-has the same options and submodules and moves each parameter to the layer's device when it is first read. The model
+layers on other devices need copies of its parameters. Such a layer computes with a copy of the scheme object. The copy
+has the same options and submodules, and moves each parameter to the layer's device when it is first read. The model
 itself does not change, gradients flow to the original parameters, and the copy lives as long as the call.
 """
 
@@ -58,7 +58,7 @@ def materialized_copy(scheme: Scheme, device: torch.device) -> Scheme:
 
 
 def first_with_parameters(module: nn.Module) -> nn.Module | None:
-    """The first submodule of ``module``, or itself, with a parameter of its own; None without parameters."""
+    """The first module within ``module`` (or itself) that owns a parameter; None without parameters."""
     for parameter in module._parameters.values():
         if parameter is not None:
             return module

@@ -1,6 +1,6 @@
 """Read a caller's ``position_ids``: positions on several axes, and numbers that do not begin at 0.
 
-`with_coordinates` separates positions on several axes, such as those of images in Qwen2-VL (M-RoPE).
+`with_coordinates` separates positions on several axes, such as image positions in Qwen2-VL (M-RoPE).
 
 `with_positions` converts ``position_ids`` to positions from 0. RoBERTa and its relatives number tokens by the rows of
 their table: padding is 1 (``first - 1``), text is 2, 3, 4 …. Some callers pass these numbers. Others, such as

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import Cache
 
 from hf_posenc.cache.eviction import EvictingLayer, evicting_layer
-from hf_posenc.cache.key_layout import held_layer
+from hf_posenc.cache.key_layout import layer_at
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
 from hf_posenc.cache.preallocated import PreallocatedLayer
 from hf_posenc.core.context import PositionContext
@@ -196,7 +196,7 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
     """Number of tokens that the cache has seen, and number of keys that its next update will return."""
     if cache is None:
         return 0, length
-    cache_layer = held_layer(cache, layer)
+    cache_layer = layer_at(cache, layer)
     if isinstance(cache_layer, PreallocatedLayer) and cache_layer.is_initialized:  # saves eight calls of its methods
         past = cache_layer.keys.shape[-2] if cache_layer.keys.numel() > 0 else 0
         return past, past + length
@@ -207,7 +207,7 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
 
 
 def _with_new_positions(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:
-    """Key positions with those of the new tokens from column ``start`` on."""
+    """Key positions, with the positions of the new tokens from column ``start`` on."""
     rows, length = max(key_positions.shape[0], positions.shape[0]), positions.shape[1]
     columns = torch.arange(length, device=positions.device) + start
     key_positions = key_positions.expand(rows, -1)

@@ -1,8 +1,8 @@
 """Rotations for decoding: of one new token, and of cached keys when they are read.
 
 Rotating one token takes as long as the calls of its operations. So all different queries and key copies of a new token
-are concatenated along the heads, ``[batch, heads · queries + kv_heads · copies, 1, head_dim]``, each with its own
-cosines and sines, and rotated in one operation.
+are concatenated along the heads, ``[batch, heads · queries + kv_heads · copies, 1, head_dim]``. Each head has its own
+cosines and sines, and one operation rotates all heads.
 
 With one copy per key, a KV cache holds the keys of the region that sees the most keys. Other regions see a few hundred
 keys at most. Only these keys are rotated again when they are read, by tables that are computed once for all layers:
@@ -97,7 +97,7 @@ class DecodeRotation:
             return tables[0]
         return torch.cat([own for own, _ in tables], dim=1), torch.cat([partner for _, partner in tables], dim=1)
 
-    def by_head(self, tables: Table, heads: int, kv_heads: int) -> Table:
+    def tables_by_head(self, tables: Table, heads: int, kv_heads: int) -> Table:
         """Tables of every concatenated head, ``[1, heads · queries + kv_heads · copies, position, dims]``."""
         key = (heads, kv_heads, tables[0].device)
         index = self.indices.get(key)
@@ -131,7 +131,7 @@ class TokenRotation:
         """
         rotation, heads, kv_heads = self.rotation, q.shape[1], k.shape[1]
         if self.by_head is None:
-            self.by_head = rotation.by_head(self.tables, heads, kv_heads)
+            self.by_head = rotation.tables_by_head(self.tables, heads, kv_heads)
         queries, copies, numbers = len(rotation.queries), len(rotation.keys), rotation.query_of_region
         joined = rotate_at_once(torch.cat((q,) * queries + (k,) * copies, dim=1), rotation.layout, self.by_head)
         parts = joined.split_with_sizes((heads,) * queries + (kv_heads,) * copies, dim=1)

@@ -60,9 +60,9 @@ def tokens_of_text(starts: Tensor) -> Tensor:
 
 
 def check_text_keyword(name: str, value: Any, starts: Tensor | None, tokens: Tensor) -> None:
-    """Refuse a keyword whose texts differ from those of the positions or the mask.
+    """Refuse a keyword that contradicts the texts of the positions or the mask.
 
-    ``cu_seq_lens`` of a single text are not read on a GPU, where this would wait for the device.
+    ``cu_seq_lens`` of a single text are not read on a GPU, because reading would wait for the device.
 
     Raises:
         InvalidInput: the keyword is no tensor of whole numbers.

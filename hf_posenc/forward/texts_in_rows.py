@@ -2,7 +2,7 @@
 
     position_ids   0 1 2 3 0 1 2        positions begin again: two texts of a decoder, without a cache or a mask
     4-D mask       ▙ of 4, ▙ of 3       a text begins where no token sees an earlier one; each text counts from 0
-    2-D mask       1 1 1 1 1 1 1        one text, whatever the positions are
+    2-D mask       1 1 1 1 1 1 1        one text with any positions
     cu_seq_lens_q  0 4 7                must agree with position_ids or the 4-D mask; so must seq_idx
 
 transformers makes such masks from ``position_ids``, for some families and without a cache. Here all families have them:

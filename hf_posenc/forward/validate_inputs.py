@@ -162,7 +162,7 @@ HARMLESS = frozenset(
     )
 )
 PACKED_TEXT_KEYWORDS = frozenset(("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"))
-BUILT_IN_BACKENDS = ("eager", "sdpa", "flex_attention")  # of transformers, beside those of FlashAttention
+BUILT_IN_BACKENDS = ("eager", "sdpa", "flex_attention")  # transformers' own, besides FlashAttention
 _PARAMETERS: dict[type, frozenset[str]] = {}
 
 

@@ -34,7 +34,7 @@ def read_object(file: Path, largest: int = MAX_BYTES) -> dict[str, Any]:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """Opener that does not wait for the other end of a pipe."""
+    """Opener that does not block on a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

@@ -2,8 +2,8 @@
 
 The files are written into a hidden folder inside their target. Then the files they replace are moved away,
 configuration first, and the new files are moved in, configuration last. An error moves everything back. A kill between
-two renames, or an interrupt while files are moved back, leaves the old files in the hidden folder and a result that
-does not load, but never a mixture of two results.
+two renames, or an interrupt while files are moved back, never leaves a mixture of two results. It leaves a result that
+does not load, and the old files in the hidden folder.
 """
 
 from __future__ import annotations
