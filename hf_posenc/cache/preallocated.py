@@ -41,7 +41,7 @@ class Buffer:
             and (is_last or (count == self.written and old.shape[:2] == memory.shape[:2]))
         )
         if memory is None or not in_place:
-            capacity = CAPACITY_STEP if count else 0  # none for a prefill, which may be all
+            capacity = CAPACITY_STEP if count else 0  # a prefill without decoding needs no more
             memory = new.new_empty(*new.shape[:2], end + capacity, new.shape[-1])
             if count:
                 memory[..., :count, :] = old
