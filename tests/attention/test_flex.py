@@ -81,7 +81,7 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
     [
         (Problem("content"), "a bias that needs queries and keys"),
         (Problem("rows"), "a rotation that differs by row"),
-        (Problem("values"), "what position adds to the values"),
+        (Problem("values"), "a positional term of the values"),
         (Problem("toeplitz", dropout=0.1), "dropout"),
         (Problem("toeplitz", grad=True), "gradients on the CPU"),
         (Problem("learned table", grad=True), "gradients on the CPU"),
