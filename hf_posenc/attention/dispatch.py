@@ -71,7 +71,7 @@ def prepare(call: AttentionCall) -> Compute:
     runs = unpadded.runs(call)
     if runs is not None and unpadded.hide_nothing(runs, call):
         compute = _on_route(replace(call, mask=None))
-        return lambda one: compute(replace(one, mask=None))
+        return lambda layer_call: compute(replace(layer_call, mask=None))
     if runs is not None and unpadded.can_split(call):
         return partial(unpadded.attend_runs, runs, compute=lambda run: _on_route(run)(run))
     return _on_route(call)

@@ -88,7 +88,7 @@ class PartialSum:
         reached, out, lse = self.reached[rows], self.out[:, :, rows], self.lse[:, :, rows]
         if any(reached):
             if not all(reached):
-                unset = torch.tensor([not one for one in reached], device=lse.device)
+                unset = torch.tensor([not flag for flag in reached], device=lse.device)
                 out[:, :, unset], lse[:, :, unset] = 0.0, -torch.inf
             merge_into(out, lse, part, part_lse)
         else:

@@ -23,12 +23,12 @@ from hf_posenc.schemes.spec import Plan, changed_options
 
 
 def build(
-    chosen: Plan, geometry: Geometry, model: str, own_positions: Callable[[Geometry], Scheme] = HostRotation
+    plan: Plan, geometry: Geometry, model: str, own_positions: Callable[[Geometry], Scheme] = HostRotation
 ) -> Scheme:
     """Build the scheme of a plan for a model, composed with the model's own positions if these stay in use.
 
     Args:
-        chosen: the plan.
+        plan: the plan.
         geometry: geometry of the model.
         model: name of the model, for messages.
         own_positions: function from a geometry to the model's own positions as a scheme.
@@ -38,14 +38,14 @@ def build(
         CannotCombine: two parts use the same hook.
         OptionOutOfRange: the scheme supports fewer positions than the target length.
     """
-    if builds_on_host(chosen) and geometry.rotary is not None:
+    if builds_on_host(plan) and geometry.rotary is not None:
         geometry = replace(geometry, on_host=True)
     own = own_positions(geometry)
-    parts = [own if cls is HostRotation else instance_of(cls, geometry, options) for cls, options in chosen.parts]
+    parts = [own if cls is HostRotation else instance_of(cls, geometry, options) for cls, options in plan.parts]
     on_own_positions = not any(part.replaces_host or part is own for part in parts)
     if on_own_positions and geometry.relative:
         parts.insert(0, own)
-    scheme = parts[0] if len(parts) == 1 else Composition(parts, chosen.name)
+    scheme = parts[0] if len(parts) == 1 else Composition(parts, plan.name)
     for part in parts:
         _check_defined(part, scheme, geometry, model)
     _check_amplitude(scheme, geometry)
@@ -54,7 +54,7 @@ def build(
     end = reach_of(scheme)
     if end is not None and end < geometry.target_length:
         raise OptionOutOfRange(
-            f"Scheme {chosen.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
+            f"Scheme {plan.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
             f"Ask for at most {end}, or use a scheme that has no end."
         )
     return scheme
@@ -67,17 +67,17 @@ def instance_of(cls: type[Scheme], geometry: Geometry, options: Mapping[str, Any
     return scheme
 
 
-def builds_on_host(chosen: Plan) -> bool:
+def builds_on_host(plan: Plan) -> bool:
     """Whether a plan stretches the model's own frequencies, like ``"host+yarn"``."""
-    has_host = any(issubclass(cls, HostRotation) for cls, _ in chosen.parts)
-    return has_host and any(cls.stretches for cls, _ in chosen.parts)
+    has_host = any(issubclass(cls, HostRotation) for cls, _ in plan.parts)
+    return has_host and any(cls.stretches for cls, _ in plan.parts)
 
 
-def replaces_rotation(chosen: Plan, geometry: Geometry) -> bool:
+def replaces_rotation(plan: Plan, geometry: Geometry) -> bool:
     """Whether a plan has a rotation that replaces the model's own."""
-    if builds_on_host(chosen):
+    if builds_on_host(plan):
         return False
-    candidates = [(cls, options) for cls, options in chosen.parts if cls.replaces_host and may_rotate(cls)]
+    candidates = [(cls, options) for cls, options in plan.parts if cls.replaces_host and may_rotate(cls)]
     return any(rotates(cls(geometry, **options)) for cls, options in candidates)
 
 

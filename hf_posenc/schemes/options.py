@@ -52,12 +52,12 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
 
     named = {cls.option_aliases.get(k, k): v for k, v in options.items()}
     hints, model = option_model(cls.__init__)
-    known = list(model.model_fields)
+    names = list(model.model_fields)
     for name, value in named.items():
-        if name not in known:
-            takes = f"It takes {', '.join(known)}." if known else "It takes no options."
+        if name not in names:
+            takes = f"It takes {', '.join(names)}." if names else "It takes no options."
             raise UnknownOption(
-                f"Scheme {cls.record.name!r} has no option {shown(name)}.{nearest(name, known)} {takes}"
+                f"Scheme {cls.record.name!r} has no option {shown(name)}.{nearest(name, names)} {takes}"
             )
         rule = broken_rule(value)
         if isinstance(value, bool) and FLAG not in written(hints[name]):

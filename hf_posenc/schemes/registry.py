@@ -124,20 +124,20 @@ def scheme_record(name: str) -> SchemeRecord:
     Raises:
         UnknownScheme: nothing is registered under that name.
     """
-    known = _by_name(_with_plugins())
-    if not isinstance(name, str) or name not in known:
+    records = _by_name(_with_plugins())
+    if not isinstance(name, str) or name not in records:
         advice = (
-            advice_on_options(name, known)
-            or f"{nearest(name, known)} `hf-posenc list` shows all of them; --import FILE adds your own."
+            advice_on_options(name, records)
+            or f"{nearest(name, records)} `hf-posenc list` shows all of them; --import FILE adds your own."
         )
         raise UnknownScheme(f"No scheme is called {shown(name)}.{advice}")
-    return known[name]
+    return records[name]
 
 
-def advice_on_options(name: object, known: Container[str]) -> str:
+def advice_on_options(name: object, records: Container[str]) -> str:
     """Advice for ``yarn:beta_fast=16``, which only comparisons accept; empty for other names."""
     scheme, colon, words = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if not colon or scheme not in known:
+    if not colon or scheme not in records:
         return ""
     options = [word.strip() for word in words.split(",")]
     in_words = " ".join(f"--option {word}" for word in options)

@@ -84,10 +84,10 @@ class Layout:
         return list(first.values())
 
 
-def of_layer(whole: Plan, layer: int, layers: int) -> Plan:
+def of_layer(composition: Plan, layer: int, layers: int) -> Plan:
     """The plan of one layer: a pattern of layers, such as iRoPE, is replaced by its scheme for that layer."""
     parts: list[tuple[type[Scheme], dict[str, Any]]] = []
-    for cls, options in whole.parts:
+    for cls, options in composition.parts:
         pattern = getattr(cls, "layers_of", None)
         parts += [(cls, options)] if pattern is None else plan(pattern(layers, **options)[layer]).parts
     return Plan(tuple(parts))
@@ -121,10 +121,10 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
                 f"Several schemes of this composition take {name!r}. Say which: scheme=[('name', {{{name!r}: …}}), …]."
             )
         if not takers and len(parts) > 1:
-            known = [option for cls, _ in parts for option in option_names_of(cls)]
+            names = [option for cls, _ in parts for option in option_names_of(cls)]
             raise UnknownOption(
-                f"No scheme of this composition has an option {name!r}.{nearest(name, known)} "
-                f"They take {', '.join(known) or 'none'}."
+                f"No scheme of this composition has an option {name!r}.{nearest(name, names)} "
+                f"They take {', '.join(names) or 'none'}."
             )
         (takers or [parts[0][1]])[0][name] = value
     return Plan(tuple((cls, validated(cls, own)) for cls, own in parts))
@@ -142,9 +142,9 @@ def layout(
         raise OptionOutOfRange(
             f'layers must map layers to schemes, got {shown(layers)}. Pass for example {{"3::4": "none"}}.'
         )
-    chosen = {str(key): plan(value) for key, value in (layers or {}).items()}
+    plans = {str(key): plan(value) for key, value in (layers or {}).items()}
     seen: set[int] = set()
-    for key in chosen:
+    for key in plans:
         numbers = set(layer_numbers(key, count))
         if not numbers:
             raise OptionOutOfRange(
@@ -153,7 +153,7 @@ def layout(
         if numbers & seen:
             raise OptionOutOfRange(f"layers names layer {min(numbers & seen)} twice. Keep one of the two keys.")
         seen |= numbers
-    return Layout(plan(spec, options), chosen)
+    return Layout(plan(spec, options), plans)
 
 
 def layer_numbers(key: str, count: int) -> range:

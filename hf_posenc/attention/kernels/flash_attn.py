@@ -74,8 +74,8 @@ def in_order(call: AttentionCall) -> bool:
     if call.ctx.contiguous:
         return True
     keys, queries = call.ctx.key_positions, call.ctx.query_positions
-    last = keys[:, -queries.shape[1] :]
-    return bool((keys.diff(dim=-1) == 1).all()) and bool((queries == last).all())
+    newest = keys[:, -queries.shape[1] :]
+    return bool((keys.diff(dim=-1) == 1).all()) and bool((queries == newest).all())
 
 
 def slopes_of(call: AttentionCall) -> Tensor | None:

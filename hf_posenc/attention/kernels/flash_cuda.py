@@ -166,9 +166,9 @@ def _deviations(dtype: torch.dtype, dim: int, device: str) -> list[float]:
     return deviations
 
 
-def relative_gap(one: Tensor, two: Tensor) -> float:
+def relative_gap(result: Tensor, exact: Tensor) -> float:
     """Largest difference from a float64 tensor, relative to its largest entry; infinite if that is not finite."""
-    deviation = (one.double() - two).abs().max() / two.abs().max()
+    deviation = (result.double() - exact).abs().max() / exact.abs().max()
     return float(deviation) if bool(deviation.isfinite()) else math.inf
 
 

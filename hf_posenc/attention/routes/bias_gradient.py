@@ -49,8 +49,8 @@ def gradients(
     for b, h in product(range(query.shape[0]), range(query.shape[1])):
         shared = b, h // groups
         k_all, v_all = key[shared].float().contiguous(), value[shared].float().contiguous()
-        of_rows = (query[b, h].float() * scale, grad[b, h].float(), lse[b, h], share[b, h])
-        q_all, g_all, lse_all, share_all = ((t.flip(0) if flipped else t).contiguous() for t in of_rows)
+        row_tensors = (query[b, h].float() * scale, grad[b, h].float(), lse[b, h], share[b, h])
+        q_all, g_all, lse_all, share_all = ((t.flip(0) if flipped else t).contiguous() for t in row_tensors)
         d_q = torch.empty_like(q_all)
         for (rows, keys), (n, m) in zip(blocks, sizes, strict=True):
             w, padded = weights[: n * m].view(n, m), scores[: n * (m + n)].view(n, m + n)

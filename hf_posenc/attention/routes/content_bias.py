@@ -87,12 +87,13 @@ def _visible(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
 def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, added: Tensor | float) -> Tensor:
     """Sum of the biases of some queries, −∞ at hidden keys, ``[batch or 1, heads, rows, seen]``, float32."""
     region, n, stop = call.terms.regions[0], *visible.shape[-2:]
-    here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions[:, :stop])
+    query_positions = region.query_at(call.ctx.query_positions[:, rows])
+    key_positions = region.key_at(call.ctx.key_positions[:, :stop])
     query, keys = at_least_float32(call.queries[0][:, :, rows]), keys[:, :, :stop]
     reads_scores = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
     scores = products(query * call.scaling, keys) if reads_scores else query.new_empty(0)
     steady = call.ctx.steady and not region.remaps
-    block = Block(query, keys, scores, call.scaling, rows, here, there, visible, steady)
+    block = Block(query, keys, scores, call.scaling, rows, query_positions, key_positions, visible, steady)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
     bias = biased(None, block, call.terms.bias, indices)
     if call.terms.logit_scale != 1.0:

@@ -42,15 +42,15 @@ def attend(call: AttentionCall) -> Tensor:
     size = rows_of_block(call)
     starts = range(0, call.query_length, size)
     keys, values = upcast(call)
-    mixed = []
+    outputs = []
     for start in starts:
         rows = slice(start, min(start + size, call.query_length))
         arguments = _without_later_keys(rows, call, keys, values) if len(starts) > 1 else (call, keys, values)
         if torch.is_grad_enabled() and len(starts) > 1:  # a learned bias may be the only tensor with a gradient
-            mixed.append(checkpoint(mix_rows, *arguments, rows, use_reentrant=False))
+            outputs.append(checkpoint(mix_rows, *arguments, rows, use_reentrant=False))
         else:
-            mixed.append(mix_rows(*arguments, rows))
-    return torch.cat(mixed, dim=2)
+            outputs.append(mix_rows(*arguments, rows))
+    return torch.cat(outputs, dim=2)
 
 
 class Pairs(NamedTuple):
@@ -72,14 +72,14 @@ def prepare(call: AttentionCall) -> Compute:
     if call.query_length > rows_of_block(call) or not is_small(call) or torch.is_grad_enabled():
         return attend
     rows = slice(0, call.query_length)
-    known = pairs_of(call, rows)
-    return lambda one: weigh_and_mix(one, *upcast(one), rows, known)[0].to(one.values.dtype)
+    pairs = pairs_of(call, rows)
+    return lambda layer_call: weigh_and_mix(layer_call, *upcast(layer_call), rows, pairs)[0].to(layer_call.values.dtype)
 
 
 def prepare_with_weights(call: AttentionCall) -> Callable[[AttentionCall], tuple[Tensor, Tensor]]:
     """`prepare` for `attend_with_weights`, which also returns the attention weights."""
-    known = pairs_of(call, slice(0, call.query_length)) if is_small(call) else None
-    return partial(attend_with_weights, known=known)
+    pairs = pairs_of(call, slice(0, call.query_length)) if is_small(call) else None
+    return partial(attend_with_weights, pairs=pairs)
 
 
 def is_small(call: AttentionCall) -> bool:
@@ -116,10 +116,10 @@ def _without_later_keys(
     return call.with_keys(stop), tuple(key[:, :, :stop] for key in keys), values[:, :, :stop]
 
 
-def attend_with_weights(call: AttentionCall, known: Pairs | None = None) -> tuple[Tensor, Tensor]:
+def attend_with_weights(call: AttentionCall, pairs: Pairs | None = None) -> tuple[Tensor, Tensor]:
     """Mixed values and the attention weights ``[batch, heads, query, key]``: the reference, O(query · key) memory."""
-    mixed, weights = weigh_and_mix(call, *upcast(call), slice(0, call.query_length), known)
-    return mixed.to(call.values.dtype), weights.to(call.values.dtype)
+    out, weights = weigh_and_mix(call, *upcast(call), slice(0, call.query_length), pairs)
+    return out.to(call.values.dtype), weights.to(call.values.dtype)
 
 
 def upcast(call: AttentionCall) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -138,14 +138,14 @@ def mix_rows(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows
 
 
 def weigh_and_mix(
-    call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice, known: Pairs | None = None
+    call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice, pairs: Pairs | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attention output ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32.
 
     ``keys`` and ``values`` are those of the call in float32. They may stay in half precision if only matrix products
-    read them. ``known`` is the result of `pairs_of` for these rows, if it was kept.
+    read them. ``pairs`` is the result of `pairs_of` for these rows, if it was kept.
     """
-    terms, (claims, seen, added) = call.terms, known or pairs_of(call, rows)
+    terms, (claims, seen, added) = call.terms, pairs or pairs_of(call, rows)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
     needs_blocks = len(terms.bias) + len(terms.values) > 0  # else no term reads the positions in a region
     blocks = {number: block_of(call, number, keys, rows, seen) for number in (claims if needs_blocks else ())}
@@ -168,11 +168,11 @@ def weigh_and_mix(
     logits = hide(logits, seen, call, rows)
     weights = softmax_with_sink(logits, terms.sink)
     weights = nn.functional.dropout(weights, call.dropout) if call.dropout else weights
-    mixed = spread(weights, values)
+    out = spread(weights, values)
     for value in terms.values:
         block = for_content_biases(blocks[0])
-        mixed = mixed + value.of_weights(weights.to(block.query.dtype), block)
-    return mixed, weights
+        out = out + value.of_weights(weights.to(block.query.dtype), block)
+    return out, weights
 
 
 def hide(logits: Tensor, seen: Tensor, call: AttentionCall, rows: slice) -> Tensor:
@@ -196,9 +196,10 @@ def ends_with_own_keys(call: AttentionCall, rows: slice) -> bool:
 def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
     """The block of some queries in one region, with its rotated queries and keys and its positions."""
     region, (query, scores) = call.terms.regions[number], scores_in(call, number, keys, rows)
-    here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
+    query_positions = region.query_at(call.ctx.query_positions[:, rows])
+    key_positions = region.key_at(call.ctx.key_positions)
     steady = call.ctx.steady and not region.remaps
-    return Block(query, keys[number], scores, call.scaling, rows, here, there, seen, steady)
+    return Block(query, keys[number], scores, call.scaling, rows, query_positions, key_positions, seen, steady)
 
 
 def scores_in(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice) -> tuple[Tensor, Tensor]:

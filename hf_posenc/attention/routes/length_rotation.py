@@ -65,10 +65,10 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
         return attend
     ctx, length = call.ctx, int(rows.length_of(call.ctx.query_positions)[0, 0])  # equal in all samples, see is_alone
     rotation = rows.rotation_of(length)
-    query_table, own = table(rotation, ctx.query_positions), call.key_length - 1
+    query_table, newest = table(rotation, ctx.query_positions), call.key_length - 1
 
     def key_table(columns: slice) -> Table:
-        return query_table if columns.start == own else table_of_keys(ctx, rotation, columns)
+        return query_table if columns.start == newest else table_of_keys(ctx, rotation, columns)
 
     return partial(_decode, length, rotation, query_table, once(key_table), ctx.key_positions[:, 0])
 
@@ -92,8 +92,8 @@ def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Mixed values and attention weights ``[batch, heads, query, key]``."""
     if is_traced():
         return dense_blocks.attend_with_weights(with_bias(call))
-    mixed, weights = by_sample(call, partial(by_run, compute=dense_blocks.attend_with_weights))
-    return mixed, weights
+    out, weights = by_sample(call, partial(by_run, compute=dense_blocks.attend_with_weights))
+    return out, weights
 
 
 def takes_kernel(call: AttentionCall) -> bool:

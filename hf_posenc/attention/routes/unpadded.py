@@ -68,8 +68,8 @@ def hide_nothing(parsed: list[UnpaddedRun], call: AttentionCall) -> bool:
 def can_split(call: AttentionCall) -> bool:
     """Whether samples can be computed one by one: no term belongs to the whole batch, or to all keys."""
     terms = call.terms
-    of_pairs = any(isinstance(bias, BlockBias) for bias in terms.bias)
-    return not (terms.values or terms.row_rotation is not None or of_pairs)
+    has_block_bias = any(isinstance(bias, BlockBias) for bias in terms.bias)
+    return not (terms.values or terms.row_rotation is not None or has_block_bias)
 
 
 def _runs_of_mask(call: AttentionCall, mask: Tensor) -> list[UnpaddedRun] | None:

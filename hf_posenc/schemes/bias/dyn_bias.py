@@ -57,13 +57,13 @@ class DynamicBias(Scheme):
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """Bias of any distance, with gradients to the network."""
-        return ToeplitzBias(self.of_pairs)
+        return ToeplitzBias(self.bias_at)
 
-    def of_pairs(self, distance: Tensor) -> Tensor:
+    def bias_at(self, distance: Tensor) -> Tensor:
         """Bias of ``distance […]``, ``[heads, …]``, float32."""
-        return per_distance(self.of, distance)
+        return per_distance(self.network, distance)
 
-    def of(self, distance: Tensor) -> Tensor:
+    def network(self, distance: Tensor) -> Tensor:
         """Network output at ``distance [n]``, ``[heads, n]``, float32; float64 inside, because large terms cancel."""
         x = exact(distance)
         x = (x.sign() * x.abs().log1p() if self.log else x)[:, None]

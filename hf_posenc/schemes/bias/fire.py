@@ -64,7 +64,7 @@ class FIRE(Scheme):
     ) -> None:
         super().__init__(geometry)
         self.shared = share_layers
-        self.first_c, self.tau, self.eps = c, tau, eps
+        self.initial_c, self.tau, self.eps = c, tau, eps
         self.c = nn.Parameter(torch.empty(1))  # one dimension, because FSDP2 shards along it
         self.multiplier = nn.Parameter(torch.empty(1))
         self.inner = LinearWeights(1, width)
@@ -73,7 +73,7 @@ class FIRE(Scheme):
 
     def reset_parameters(self) -> None:
         """Redraw the network, and reset c and τ to their initial values."""
-        nn.init.constant_(self.c, self.first_c)
+        nn.init.constant_(self.c, self.initial_c)
         nn.init.ones_(self.multiplier)
         self.inner.reset_parameters()
         self.outer.reset_parameters()
@@ -83,7 +83,7 @@ class FIRE(Scheme):
         even = ctx.steady and not is_traced()
         decodes = even and ctx.kept is not None and ctx.query_positions.shape[1] == 1
         if decodes and ctx.first is not None and ctx.device.type == "cpu":
-            return KeyBias(self.of_token(ctx, ctx.first, ctx.key_positions.shape[1]))
+            return KeyBias(self.token_bias(ctx, ctx.first, ctx.key_positions.shape[1]))
         reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, query or 1]
         # A decoder sees no key beyond the start of the text, so that x ≤ 1 in every block.
         units = cache(partial(self.bent_units, 1.0)) if even and ctx.causal and not torch.is_grad_enabled() else None
@@ -95,11 +95,11 @@ class FIRE(Scheme):
             if even:
                 by_distance = self.numerator(block.distances)  # evaluated once for every distance
                 return self.relative(block.at_pairs(by_distance)[None], farthest, units)
-            return self.of(block.distance, farthest)
+            return self.bias_at(block.distance, farthest)
 
         return BlockBias(of_block, reads_scores=False)
 
-    def of(self, distance: Tensor, reach: Tensor) -> Tensor:
+    def bias_at(self, distance: Tensor, reach: Tensor) -> Tensor:
         """Bias ``[batch or 1, heads, n, key]`` of ``distance [batch or 1, n, key]``.
 
         ``reach [batch or 1, n or 1]`` is the distance of each query's farthest key.
@@ -107,7 +107,7 @@ class FIRE(Scheme):
         return self.relative(self.numerator(distance), reach)
 
     def relative(self, numerator: Tensor, reach: Tensor, units: Callable[[], Units] | None = None) -> Tensor:
-        """`of`, from ψ of the distance. ``units`` returns the `bent_units` that all blocks share, if they do."""
+        """`bias_at`, from ψ of the distance. ``units`` returns the `bent_units` that all blocks share, if they do."""
         threshold = (self.multiplier.float() * self.tau).abs()
         farthest = torch.maximum(reach.float(), threshold)[..., None]
         return self.network(numerator / (self.psi(farthest) + self.eps), units).transpose(0, 1)
@@ -116,15 +116,15 @@ class FIRE(Scheme):
         """ψ of distances of either sign, same shape."""
         return self.psi(distance.abs().float())
 
-    def of_token(self, ctx: PositionContext, position: int, keys: int) -> Tensor:
+    def token_bias(self, ctx: PositionContext, position: int, keys: int) -> Tensor:
         """Bias ``[1, heads, keys]`` of a decoded token on the CPU; the cache keeps ψ of all distances."""
-        kept: dict[str, Any] = ctx.with_cache(("fire", *self.edition), dict)
-        table: Tensor | None = kept.get("numerator")  # at falling distances, the last one 0
+        memo: dict[str, Any] = ctx.with_cache(("fire", *self.edition), dict)
+        table: Tensor | None = memo.get("numerator")  # at falling distances, the last one 0
         if table is None or len(table) < keys:
-            table = kept["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))
-            kept["numbers"] = float(self.c.abs()), float((self.multiplier.float() * self.tau).abs())
-            kept["units"] = self.bent_units(1.0)
-        (c, threshold), (kinks, out) = kept["numbers"], kept["units"]
+            table = memo["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))
+            memo["numbers"] = float(self.c.abs()), float((self.multiplier.float() * self.tau).abs())
+            memo["units"] = self.bent_units(1.0)
+        (c, threshold), (kinks, out) = memo["numbers"], memo["units"]
         reach = math.log1p(c * max(position, threshold)) + self.eps
         x = table.narrow(0, len(table) - keys, keys)[None] / reach
         return (out @ torch.maximum(kinks, x))[None]
@@ -144,8 +144,8 @@ class FIRE(Scheme):
             parts = [out @ torch.maximum(kinks, part) for part in flat.split(AT_ONCE, 1)]
             return torch.cat(parts, 1).view(-1, *x.shape)
         values, memory = flat.new_empty(len(out), flat.numel()), flat.new_empty(len(kinks), AT_ONCE)
-        for part, place in zip(flat.split(AT_ONCE, 1), values.split(AT_ONCE, 1), strict=True):
-            torch.mm(out, torch.maximum(kinks, part, out=memory[:, : part.shape[1]]), out=place)
+        for part, output in zip(flat.split(AT_ONCE, 1), values.split(AT_ONCE, 1), strict=True):
+            torch.mm(out, torch.maximum(kinks, part, out=memory[:, : part.shape[1]]), out=output)
         return values.view(-1, *x.shape)
 
     def bent_units(self, largest: Tensor | float) -> Units:

@@ -75,17 +75,17 @@ class Kerple(Scheme):
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """Bias of any distance, with gradients to both numbers."""
-        return ToeplitzBias(self.of_pairs)
+        return ToeplitzBias(self.bias_at)
 
-    def of_pairs(self, distance: Tensor) -> Tensor:
+    def bias_at(self, distance: Tensor) -> Tensor:
         """Bias of ``distance […]``, ``[heads, …]``, float32."""
-        return per_distance(self.of, distance)
+        return per_distance(self.kernel, distance)
 
-    def of(self, distance: Tensor) -> Tensor:
+    def kernel(self, distance: Tensor) -> Tensor:
         """Bias of ``distance [n]``, ``[heads, n]``."""
         r1, r2 = (number[:, None] for number in self.numbers())
-        away = distance.abs().float()
-        return -r1 * ((r2 * away).log1p() if self.kind == "log" else away.pow(r2))
+        absolute = distance.abs().float()
+        return -r1 * ((r2 * absolute).log1p() if self.kind == "log" else absolute.pow(r2))
 
     def numbers(self) -> tuple[Tensor, Tensor]:
         """r1 and r2, ``[heads]``, float32, within their bounds whatever the parameters are."""

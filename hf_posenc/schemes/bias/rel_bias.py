@@ -52,8 +52,8 @@ class RelativeBias(Scheme):
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """Bias of any whole distance, with a gradient to the table."""
-        return ToeplitzBias(self.of)
+        return ToeplitzBias(self.bias_at)
 
-    def of(self, distance: Tensor) -> Tensor:
+    def bias_at(self, distance: Tensor) -> Tensor:
         """Bias of ``distance […]``, ``[heads, …]``, float32."""
         return self.table(clipped(distance, self.max_distance, self.record.name)).movedim(-1, 0).float()

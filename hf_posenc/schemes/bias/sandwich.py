@@ -48,20 +48,19 @@ class Sandwich(Scheme):
             # Without parameters, all layers share one table.
             distances = torch.arange(reach + 1, device=ctx.device)
             if has_dynamic_length(reach):  # a symbol cannot be part of a key
-                return by_head(factors, self.of(distances)[distance.abs()])
-            return by_head(
-                factors, ctx.once(("sandwich", self.frequencies, reach), lambda: self.of(distances))[distance.abs()]
-            )
+                return by_head(factors, self.sum_of_cosines(distances)[distance.abs()])
+            sums = ctx.once(("sandwich", self.frequencies, reach), lambda: self.sum_of_cosines(distances))
+            return by_head(factors, sums[distance.abs()])
 
         def at_any(distance: Tensor) -> Tensor:
-            return per_distance(lambda d: by_head(factors, self.of(d)), distance)
+            return per_distance(lambda d: by_head(factors, self.sum_of_cosines(d)), distance)
 
         return ToeplitzBias(at_known if ctx.steady else at_any)
 
-    def of(self, distance: Tensor) -> Tensor:
+    def sum_of_cosines(self, distance: Tensor) -> Tensor:
         """Σ_m cos(ω_m distance), float32 from float64 angles; one frequency at a time, to bound memory."""
-        away = exact(distance)
-        total = torch.zeros_like(away)
+        absolute = exact(distance)
+        total = torch.zeros_like(absolute)
         for frequency in self.frequencies:
-            total += (away * frequency).cos()
+            total += (absolute * frequency).cos()
         return total.float()

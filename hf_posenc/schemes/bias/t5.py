@@ -73,9 +73,9 @@ class T5Bias(Scheme):
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """Bias of any distance, with a gradient to the table."""
-        return ToeplitzBias(self.of)
+        return ToeplitzBias(self.bias_at)
 
-    def of(self, distance: Tensor) -> Tensor:
+    def bias_at(self, distance: Tensor) -> Tensor:
         """Bias of ``distance […]``, ``[heads, …]``, float32."""
         return self.table(self.bucket(distance)).movedim(-1, 0).float()
 

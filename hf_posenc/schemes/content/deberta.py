@@ -277,16 +277,16 @@ class DeBERTa(Scheme):
             row_of = lambda d: self.index(d if least is None else d.clamp(min=least)) - self.rows().start  # noqa: E731
             return skewed(block.query, keys.repeat_interleave(heads // len(keys), 0), row_of, block)
         index = self.index(distance) - self.rows().start
-        of_codes = products(block.query, keys[None])  # [batch, heads, n, rows of the table]
-        return of_codes.gather(3, index[:, None].expand(batch, heads, -1, -1))
+        by_row = products(block.query, keys[None])  # [batch, heads, n, rows of the table]
+        return by_row.gather(3, index[:, None].expand(batch, heads, -1, -1))
 
 
 def of_rows(queries: Tensor, index: Tensor, block: Block) -> Tensor:
     """Qr[δ(i, j)] · k_j · scaling, ``[batch, heads, n, key]``, for ``queries [heads, rows of the table, head_dim]``."""
     batch, heads = block.query.shape[:2]
     codes = (queries * block.scaling).expand(batch, -1, -1, -1)
-    of_codes = products(codes, block.key)  # [batch, heads, rows of the table, key]
-    return of_codes.gather(2, index[:, None].expand(batch, heads, -1, -1))
+    by_row = products(codes, block.key)  # [batch, heads, rows of the table, key]
+    return by_row.gather(2, index[:, None].expand(batch, heads, -1, -1))
 
 
 def of_one_row(rows: Tensor, block: Block) -> Tensor:

@@ -102,8 +102,8 @@ class Fox(Scheme):
 
     def sums(self, ctx: PositionContext) -> Tensor:
         """c, the sum of ln f up to every key, ``[directions, batch, heads, key]``, in float64; padding adds 0."""
-        by_key = ctx.extra_key_channels.transpose(-1, -2).contiguous()  # type: ignore[union-attr]  # casts twice as fast
-        gates = ctx.exact(by_key).unflatten(2, (self.directions, -1))
+        log_gates = ctx.extra_key_channels.transpose(-1, -2).contiguous()  # type: ignore[union-attr]  # casts twice as fast
+        gates = ctx.exact(log_gates).unflatten(2, (self.directions, -1))
         if ctx.real_keys is not None:
             unwritten = gates.shape[-1] - ctx.real_keys.shape[1]  # of a static cache
             gates = gates * nn.functional.pad(ctx.real_keys, (0, unwritten))[:, None, None, None]

@@ -85,5 +85,5 @@ class GrapeA(Scheme):
 
 def gate(direction: Tensor, x: Tensor) -> Tensor:
     """softplus(u_h · x / √d), ``[batch, heads, token]``, for ``x [batch, heads or kv_heads, token, head_dim]``."""
-    by_head = normalize(direction.float(), dim=-1).unflatten(0, (x.shape[1], -1))  # [kv_heads, group, head_dim]
-    return softplus((x @ by_head.mT * x.shape[-1] ** -0.5).transpose(-1, -2).flatten(1, 2))
+    directions = normalize(direction.float(), dim=-1).unflatten(0, (x.shape[1], -1))  # [kv_heads, group, head_dim]
+    return softplus((x @ directions.mT * x.shape[-1] ** -0.5).transpose(-1, -2).flatten(1, 2))

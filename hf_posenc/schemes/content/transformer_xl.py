@@ -85,15 +85,15 @@ class TransformerXL(Scheme):
             return only_inside(self.record.name, "the W_R of a layer")
         weight, reach = self.weight(ctx.layer if self.shared else 0), self.reach(ctx)  # type: ignore[arg-type]
         if reach is None:
-            return self.of(partial(self._by_product, weight))
+            return self.with_distance_term(partial(self._by_product, weight))
         if ctx.kept is None and ctx.query_positions.shape[1] < self.geometry.head_dim:
-            return self.of(partial(self._by_sinusoids, weight, self.sinusoids_in(reach, ctx), reach))
+            return self.with_distance_term(partial(self._by_sinusoids, weight, self.sinusoids_in(reach, ctx), reach))
         codes = self.codes(reach, weight, ctx) if ctx.kept is None else self.kept_codes(reach, weight, ctx)
         if ctx.contiguous and not torch.is_grad_enabled():
-            return self.of(partial(self._by_skew, codes, reach))
-        return self.of(partial(self._by_codes, codes, reach))
+            return self.with_distance_term(partial(self._by_skew, codes, reach))
+        return self.with_distance_term(partial(self._by_codes, codes, reach))
 
-    def of(self, of_distance: OfDistance) -> BlockBias:
+    def with_distance_term(self, of_distance: OfDistance) -> BlockBias:
         """The bias, with a function that computes its distance term, q · W_R R."""
         # A copy: weights loaded from a file may be aligned differently in memory, and kernels then round differently.
         u = self.u.float().clone()
@@ -131,12 +131,12 @@ class TransformerXL(Scheme):
         They are kept with the distances on the last axis, which multiplies a single query 2.7 times as fast.
         """
         smallest, farthest = reach
-        kept: dict[int, Tensor] = ctx.with_cache(("transformer_xl", *self.edition), dict)
-        codes: Tensor | None = kept.get(smallest)
+        memo: dict[int, Tensor] = ctx.with_cache(("transformer_xl", *self.edition), dict)
+        codes: Tensor | None = memo.get(smallest)
         end = smallest if codes is None else smallest + codes.shape[-1]  # the first distance without a code
         if codes is None or end <= farthest:
             new = self.codes((end, farthest + farthest // AHEAD), weight, ctx).transpose(-1, -2)
-            kept[smallest] = codes = new.contiguous() if codes is None else torch.cat((codes, new), dim=-1)
+            memo[smallest] = codes = new.contiguous() if codes is None else torch.cat((codes, new), dim=-1)
         return codes[..., : farthest - smallest + 1].transpose(-1, -2)
 
     def sinusoids_in(self, reach: Reach, ctx: PositionContext) -> Tensor:

@@ -62,5 +62,5 @@ class IRoPE(Scheme):
     ) -> dict[int, SchemeSpec]:
         """The scheme of each of ``count`` layers."""
         local: SchemeSpec = local_scheme if window is None else [local_scheme, ("window", {"size": window})]
-        every = min(4, max(count, 2)) if interval is None else interval
-        return {layer: local if (layer + 1) % every else global_scheme for layer in range(count)}
+        period = min(4, max(count, 2)) if interval is None else interval
+        return {layer: local if (layer + 1) % period else global_scheme for layer in range(count)}

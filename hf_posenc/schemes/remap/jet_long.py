@@ -93,24 +93,24 @@ class JetLong(RotatesKeysByRegion):
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """Near keys at their true distance; far keys in groups, whose size is that of each row or of the whole call."""
         near = Region(Band(None, self.window + 1))
-        far = tuple(self.of_call(ctx) if self.length == "sequence" else self.by_rows(ctx))
+        far = tuple(self.far_of_call(ctx) if self.length == "sequence" else self.far_by_row(ctx))
         return (near, *far) if far else ONE_REGION
 
-    def by_rows(self, ctx: PositionContext) -> Iterator[Region]:
+    def far_by_row(self, ctx: PositionContext) -> Iterator[Region]:
         """Far keys, one region for the rows of each group size that may occur; no region if every size is 1."""
-        trained, most = self.geometry.trained_length, self.group_size(self.geometry.target_length)
-        first, last = 2, most
+        trained, largest = self.geometry.trained_length, self.group_size(self.geometry.target_length)
+        first, last = 2, largest
         if ctx.first is not None and self.caches_one_key and not is_traced():  # else regions must be equal in all calls
             end = ctx.first + ctx.query_positions.shape[1]
-            first, last = max(2, min(self.group_size(ctx.first + 1), most)), min(self.group_size(end), most)
+            first, last = max(2, min(self.group_size(ctx.first + 1), largest)), min(self.group_size(end), largest)
         if last == 1:
             return
         yield self.far(1, Band(self.window + 1, None, rows_until=trained))
         for size in range(first, last + 1):
-            until = size * trained if size < most else None
+            until = size * trained if size < largest else None
             yield self.far(size, Band(self.window + 1, None, rows_from=(size - 1) * trained, rows_until=until))
 
-    def of_call(self, ctx: PositionContext) -> Iterator[Region]:
+    def far_of_call(self, ctx: PositionContext) -> Iterator[Region]:
         """All far pairs in groups of one size, after an empty region at whose true positions keys are cached."""
         band = Band(self.window + 1, None)
         yield self.far(1, Band(self.window + 1, None, rows_until=0))

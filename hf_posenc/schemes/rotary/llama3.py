@@ -59,6 +59,6 @@ class Llama3(Rotary):
 
     def _blended(self, frequency: float) -> float:
         rotations = self.geometry.trained_length * frequency / (2 * math.pi)
-        kept = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        kept = min(max(kept, 0.0), 1.0)
-        return (1 - kept) * frequency / self.geometry.factor + kept * frequency
+        share = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        share = min(max(share, 0.0), 1.0)
+        return (1 - share) * frequency / self.geometry.factor + share * frequency

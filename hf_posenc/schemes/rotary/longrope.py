@@ -80,10 +80,10 @@ class LongRoPE(Rotary):
                 f"keep_start must be 0, got {keep_start}: unscaled angles at the first tokens are not a function "
                 "of distance. Leave the option out."
             )
-        by_parts = NTKByParts(geometry, base=base).frequencies()
+        scaled = NTKByParts(geometry, base=base).frequencies()
         unscaled = super().frequencies()
         self.short_factor = self._checked("short_factor", short_factor) or (1.0,) * len(unscaled)
-        self.long_factor = self._checked("long_factor", long_factor) or divided(unscaled, by_parts)
+        self.long_factor = self._checked("long_factor", long_factor) or divided(unscaled, scaled)
         self.attention_factor = default_factor(geometry) if attention_factor is None else attention_factor
         self.idle = frozenset({"row_rotation"} if geometry.causal else {"rotation", "regions"})
 

@@ -109,22 +109,22 @@ def own_within_trained(geometry: Geometry, rotation: Rotation, logit_scale: floa
     return geometry.trained_length if rotary.rotation == rotation and own_scale == logit_scale else 0
 
 
-def pair_with_frequency(frequencies: tuple[float, ...], wanted: float) -> float:
-    """Fractional index of the pair that rotates by ``wanted`` radians per token.
+def pair_with_frequency(frequencies: tuple[float, ...], frequency: float) -> float:
+    """Fractional index of the pair that rotates by ``frequency`` radians per token.
 
     The logarithm of the frequency is taken as linear in the index, between two pairs and beyond both ends. For RoPE's
     own frequencies this is exact. Pairs with frequency 0 are left out.
 
     Args:
         frequencies: radians per token, fastest first; they need not be geometric.
-        wanted: radians per token, greater than 0.
+        frequency: radians per token, greater than 0.
     """
     logs = [math.log(w) for w in frequencies if w > 0]
     if len(logs) < 2:
-        return 0.0 if logs and wanted < math.exp(logs[0]) else -1.0
-    slower = next((m for m, log in enumerate(logs) if log <= math.log(wanted)), len(logs) - 1)
+        return 0.0 if logs and frequency < math.exp(logs[0]) else -1.0
+    slower = next((m for m, log in enumerate(logs) if log <= math.log(frequency)), len(logs) - 1)
     end = min(max(slower, 1), len(logs) - 1)
-    return end - 1 + (logs[end - 1] - math.log(wanted)) / ((logs[end - 1] - logs[end]) or math.inf)
+    return end - 1 + (logs[end - 1] - math.log(frequency)) / ((logs[end - 1] - logs[end]) or math.inf)
 
 
 @register_scheme("rope", aliases=("rotary", "roformer"), paper="2104.09864", zero_shot=True)
