@@ -84,4 +84,4 @@ def attend(call: AttentionCall) -> Tensor:
 
 def _on_route(call: AttentionCall) -> Compute:
     name = route(call) if call.softcap is None else "dense_blocks"  # the only route with a softcap
-    return ROUTES[name].compute(call)
+    return ROUTES[name].prepare(call)

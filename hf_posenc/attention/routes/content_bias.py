@@ -107,4 +107,4 @@ def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, add
     return bias
 
 
-ROUTE = Route("content_bias", accepts, attend)
+ROUTE = Route("content_bias", accepts, lambda call: attend)

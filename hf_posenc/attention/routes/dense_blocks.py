@@ -273,4 +273,4 @@ def spread(weights: Tensor, values: Tensor) -> Tensor:
     return (grouped @ values).view(batch, heads, rows, values.shape[-1])
 
 
-ROUTE = Route("dense_blocks", lambda call: True, prepare=prepare)
+ROUTE = Route("dense_blocks", lambda call: True, prepare)

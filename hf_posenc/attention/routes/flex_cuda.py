@@ -32,16 +32,11 @@ def accepts(call: AttentionCall) -> bool:
     """Whether a call on CUDA has biases or bands that flex attention can compute, and a boolean mask or none."""
     return (
         by_device.on_cuda(call.values.device)
-        and (is_traced() or scores_of(call) > FEW)
+        and (is_traced() or len(call.values) * call.heads * call.query_length * call.key_length > FEW)
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
         and flex.unable(call) is None
         and sound(*kind_of(call), is_traced())
     )
-
-
-def scores_of(call: AttentionCall) -> int:
-    """Number of scores of a call."""
-    return len(call.values) * call.heads * call.query_length * call.key_length
 
 
 def attend(call: AttentionCall) -> Tensor:
@@ -148,4 +143,4 @@ def deviation(kind: Kind) -> float:
     return max(relative_gap(result, exact.double()) for result, exact in zip(results, expected, strict=True))
 
 
-ROUTE = Route("flex_cuda", accepts, attend)
+ROUTE = Route("flex_cuda", accepts, lambda call: attend)

@@ -139,4 +139,4 @@ def relative_to(values: Tensor, indices: slice, keys: slice = slice(None)) -> Te
     return (values[:, :, None, keys] - values[:, :, indices, None]).float()
 
 
-ROUTE = Route("key_bias", accepts, prepare=prepare)
+ROUTE = Route("key_bias", accepts, prepare)

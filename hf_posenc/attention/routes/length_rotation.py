@@ -257,4 +257,4 @@ def channels_of_pairs(rotation: Rotation) -> tuple[Callable[[Tensor, int], Tenso
     )
 
 
-ROUTE = Route("length_rotation", accepts, prepare=prepare)
+ROUTE = Route("length_rotation", accepts, prepare)

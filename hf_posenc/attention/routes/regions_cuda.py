@@ -64,4 +64,4 @@ def windowed(number: int, band: Band, length: int) -> Iterator[PartialAttention]
     yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), True, window)
 
 
-ROUTE = Route("regions_cuda", accepts, attend)
+ROUTE = Route("regions_cuda", accepts, lambda call: attend)

@@ -80,4 +80,4 @@ def blocks_of_band(
         yield slice(start, end), seen, mask
 
 
-ROUTE = Route("sliding_window", accepts, prepare=prepare)
+ROUTE = Route("sliding_window", accepts, prepare)

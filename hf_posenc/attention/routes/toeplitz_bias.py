@@ -176,4 +176,4 @@ def anti_diagonals(padded: Tensor) -> Tensor:
     return padded.flatten(-2)[..., : n * (columns - 1)].unflatten(-1, (n, columns - 1)).sum(-2)
 
 
-ROUTE = Route("toeplitz_bias", accepts, attend)
+ROUTE = Route("toeplitz_bias", accepts, lambda call: attend)
