@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUP = __name__.rpartition(".")[0]
 RECORDS = Path(__file__).parent / "records.json"
-NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
+NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")  # can be composed by "+", and written in a command or a file name
 
 S = TypeVar("S", bound="type[Scheme]")
 
@@ -74,7 +74,10 @@ def register_scheme(
         WrongKind: the decorated object is no `Scheme` subclass.
     """
     for each in (name, *aliases):
-        check_name(each)
+        if not isinstance(each, str) or not NAME.fullmatch(each):
+            raise NameNotAllowed(
+                f"A scheme's name has 1 to 64 of a-z, 0-9, _ and -, got {shown(each)}. Choose such a name."
+            )
 
     def decorate(cls: S) -> S:
         if not (inspect.isclass(cls) and hasattr(cls, "replaces_host")):
@@ -97,18 +100,6 @@ def register_scheme(
         return cls
 
     return decorate
-
-
-def check_name(name: object) -> None:
-    """Refuse names that cannot be composed, or written on a command line or in a file name.
-
-    Raises:
-        NameNotAllowed: the name is too long or has other characters.
-    """
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise NameNotAllowed(
-            f"A scheme's name has 1 to 64 of a-z, 0-9, _ and -, got {shown(name)}. Choose such a name."
-        )
 
 
 def list_schemes() -> list[SchemeRecord]:

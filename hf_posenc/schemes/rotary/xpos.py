@@ -67,21 +67,10 @@ class XPos(Rotary):
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """One region per chunk distance; all regions read the same keys."""
         back = ctx.once((id(self.original), "chunks"), partial(self.chunks_back, ctx))
-        if back == 0:
-            return (
-                Region(
-                    EVERYTHING,
-                    query_decay_steps=partial(self.query_decay_steps, 0),
-                    key_decay_steps=self.key_decay_steps,
-                ),
-            )
+        bands = [Band(n, n + 1, chunk=self.chunk) for n in range(back + 1)] if back > 0 else [EVERYTHING]
         return tuple(
-            Region(
-                Band(n, n + 1, chunk=self.chunk),
-                query_decay_steps=partial(self.query_decay_steps, n),
-                key_decay_steps=self.key_decay_steps,
-            )
-            for n in range(back + 1)
+            Region(band, query_decay_steps=partial(self.query_decay_steps, n), key_decay_steps=self.key_decay_steps)
+            for n, band in enumerate(bands)
         )
 
     def chunks_back(self, ctx: PositionContext) -> int:
