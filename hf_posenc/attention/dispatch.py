@@ -70,11 +70,11 @@ def prepare(call: AttentionCall) -> Compute:
     """
     runs = unpadded.runs(call)
     if runs is not None and unpadded.hide_nothing(runs, call):
-        compute = _on_route(replace(call, mask=None))
+        compute = _prepare_route(replace(call, mask=None))
         return lambda layer_call: compute(replace(layer_call, mask=None))
     if runs is not None and unpadded.can_split(call):
-        return partial(unpadded.attend_runs, runs, compute=lambda run: _on_route(run)(run))
-    return _on_route(call)
+        return partial(unpadded.attend_runs, runs, compute=lambda run: _prepare_route(run)(run))
+    return _prepare_route(call)
 
 
 def attend(call: AttentionCall) -> Tensor:
@@ -82,6 +82,6 @@ def attend(call: AttentionCall) -> Tensor:
     return prepare(call)(call)
 
 
-def _on_route(call: AttentionCall) -> Compute:
+def _prepare_route(call: AttentionCall) -> Compute:
     name = route(call) if call.softcap is None else "dense_blocks"  # the only route with a softcap
     return ROUTES[name].prepare(call)

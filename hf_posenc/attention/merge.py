@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
-from hf_posenc.attention.kernels.by_device import Added
+from hf_posenc.attention.kernels.by_device import MaskOrWindow
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PartialAttention:
         rows: slice of the queries.
         keys: slice of the keys.
         causal: whether the pairs are a causal square.
-        mask: float32 ``[1, 1, rows, keys]``, added to the scores; or a window (see `by_device.Added`); or None.
+        mask: float32 ``[1, 1, rows, keys]``, added to the scores; or a window (see `by_device.MaskOrWindow`); or None.
         offset: constant per query that the mask omits, added to the log-sum-exp, float32 ``[batch or 1, heads, rows]``;
             or None.
     """
@@ -39,7 +39,7 @@ class PartialAttention:
     rows: slice
     keys: slice
     causal: bool = False
-    mask: Added = None
+    mask: MaskOrWindow = None
     offset: Tensor | None = None
 
 
@@ -115,7 +115,7 @@ def merge_partials(
         scale: factor of q · k.
         sink: logit of one extra key without a value, ``[heads]``.
     """
-    kernel, total = by_device.of(values), PartialSum(queries[0])
+    kernel, total = by_device.kernel_of(values), PartialSum(queries[0])
     for cut in partials:
         part, part_lse = kernel.attend(
             queries[cut.region][:, :, cut.rows], keys[cut.region][:, :, cut.keys], values[:, :, cut.keys],
@@ -150,7 +150,7 @@ class MergedAttention(torch.autograd.Function):
         """Gradients of the tensor arguments of `forward`."""
         sink, values, out, lse, *rotated = ctx.saved_tensors
         count = ctx.count
-        kernel = by_device.of(values)
+        kernel = by_device.kernel_of(values)
         d_values, *d_rotated = (torch.zeros_like(t) for t in (values, *rotated))
         for cut in ctx.partials:
             rows, seen = cut.rows, cut.keys

@@ -37,7 +37,7 @@ from hf_posenc.core.terms import Bias, Block, BlockBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NotTraceable
 
-Compute = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # of a call and the length at each query
+ComputeAtLengths = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # of a call and the length at each query
 TableOf = Callable[[slice], Table]  # of a slice of the cached keys
 
 
@@ -85,7 +85,7 @@ def _decode(
         if query.shape[-1] == call.values.shape[-1]:
             return attend_packed(query, keys, call.values, scale=scale)
         return dense_blocks.spread(products(query * scale, keys).softmax(-1), call.values)
-    return by_device.of(query).attend(query, keys, call.values, causal=False, mask=None, scale=scale)[0]
+    return by_device.kernel_of(query).attend(query, keys, call.values, causal=False, mask=None, scale=scale)[0]
 
 
 def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -111,7 +111,7 @@ def runs_packed(call: AttentionCall) -> bool:
     return call.values.device.type == "cpu" and call.values.dtype in (torch.float32, torch.float64)
 
 
-def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
+def by_sample(call: AttentionCall, compute: ComputeAtLengths) -> tuple[Tensor, ...]:
     """Compute samples together where their queries have the same lengths, else one by one."""
     lengths = call.terms.row_rotation.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
     if len(lengths) == 1 or bool((lengths == lengths[:1]).all()):

@@ -76,8 +76,8 @@ class LengthRun:
     def rotated(self, query: Tensor, key: Tensor, *, back: bool = False) -> tuple[Tensor, Tensor]:
         """Queries and keys of the run, rotated; or their gradients, rotated ``back``."""
         cos, sin = self.table[0], -self.table[1] if back else self.table[1]
-        of_queries = cos[:, :, self.own], sin[:, :, self.own]
-        return rotate(query, self.rotation, of_queries), rotate(key, self.rotation, (cos, sin))
+        query_table = cos[:, :, self.own], sin[:, :, self.own]
+        return rotate(query, self.rotation, query_table), rotate(key, self.rotation, (cos, sin))
 
 
 def table_from(rotation: Rotation, first: int, length: int, device: torch.device) -> Table:
@@ -106,7 +106,7 @@ class RotatedRuns(torch.autograd.Function):
         ctx: Any, runs: Callable[[], Iterator[LengthRun]], scale: float, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         """Attention output ``[batch, heads, query, value_dim]`` of unrotated queries and keys."""
-        kernel, total = by_device.of(query), PartialSum(query)
+        kernel, total = by_device.kernel_of(query), PartialSum(query)
         for run in runs():
             q, k = run.rotated(query[:, :, run.rows], key[:, :, : run.seen])
             for seen, causal in run.pieces:
@@ -124,7 +124,7 @@ class RotatedRuns(torch.autograd.Function):
         """Gradients of the unrotated queries and keys, and of the values."""
         query, key, value, out, lse = ctx.saved_tensors
         d_query, d_key, d_value = (torch.zeros_like(t) for t in (query, key, value))
-        kernel = by_device.of(query)
+        kernel = by_device.kernel_of(query)
         for run in ctx.runs():
             rows = run.rows
             q, k = run.rotated(query[:, :, run.rows], key[:, :, : run.seen])

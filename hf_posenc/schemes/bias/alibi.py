@@ -99,10 +99,10 @@ def linear_bias(slopes: Tensor, ctx: PositionContext, once: Hashable | None = No
     """
     if not ctx.causal or ctx.remapped:
         return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()), slopes)
-    return _of_keys(slopes, ctx) if once is None else ctx.once(once, lambda: _of_keys(slopes, ctx))
+    return _key_bias(slopes, ctx) if once is None else ctx.once(once, lambda: _key_bias(slopes, ctx))
 
 
-def _of_keys(slopes: Tensor, ctx: PositionContext) -> KeyBias:
+def _key_bias(slopes: Tensor, ctx: PositionContext) -> KeyBias:
     # Relative to the last key: this cancels in the softmax, and keeps the terms of a slope's gradient small.
     offsets = ctx.exact(ctx.key_positions - ctx.key_positions[:, -1:])
     return KeyBias(slopes[:, None] * offsets[:, None, :], slopes)

@@ -88,7 +88,7 @@ def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], blo
     return products.flatten(-2)[..., n - 1 : n - 1 + n * shorter].unflatten(-1, (n, shorter))[..., :keys]
 
 
-def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
+def query_scores(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
     """q_i · table[row_ij], ``[batch, heads, n, key]``.
 
     Args:
@@ -103,7 +103,7 @@ def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
     return products.gather(-1, row[:, None].expand(*query.shape[:3], row.shape[-1]))
 
 
-def of_keys(key: Tensor, table: Tensor, row: Tensor, *, heads: int) -> Tensor:
+def key_scores(key: Tensor, table: Tensor, row: Tensor, *, heads: int) -> Tensor:
     """k_j · table[row_ij], ``[batch, heads, n, key]``, for ``key [batch, kv_heads, key, head_dim]``."""
     products = table @ key.transpose(-1, -2)  # [batch, kv_heads, rows, key]
     scores = products.gather(-2, row[:, None].expand(*key.shape[:2], *row.shape[1:]))
@@ -134,13 +134,13 @@ def near_and_far(
     stop = keys if causal else max(min(first + block.query.shape[2] - 1 + farthest, keys), start)
     if (start, stop) == (0, keys):
         return near(block)
-    earlier, middle, later = (of_columns(block, slice(*ends)) for ends in ((0, start), (start, stop), (stop, keys)))
+    earlier, middle, later = (with_columns(block, slice(*ends)) for ends in ((0, start), (start, stop), (stop, keys)))
     parts = [(earlier, farthest), (middle, None), (later, -farthest)]
     biases = [near(part) if at is None else _spread(far(part, at), part) for part, at in parts if part.key.shape[2] > 0]
     return torch.cat(biases, dim=-1)
 
 
-def of_columns(block: Block, columns: slice) -> Block:
+def with_columns(block: Block, columns: slice) -> Block:
     """The block restricted to some keys, for a bias that reads no scores."""
     return replace(block, key=block.key[:, :, columns], key_positions=block.key_positions[:, columns])
 

@@ -23,7 +23,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.bias.distances import clipped, of_queries, skewed
+from hf_posenc.schemes.bias.distances import clipped, query_scores, skewed
 from hf_posenc.schemes.registry import register_scheme
 
 DYADIC = 8  # scales 2⁰ … 2⁷
@@ -78,7 +78,7 @@ class Wavelet(Scheme):
             if steady:
                 return skewed(block.query * block.scaling, table, row_of, block)
             row = row_of(block.distance)
-            return of_queries(block.query, table, row) * block.scaling
+            return query_scores(block.query, table, row) * block.scaling
 
         return BlockBias(of_block, reads_scores=False)
 

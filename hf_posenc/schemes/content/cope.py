@@ -65,9 +65,9 @@ class CoPE(Scheme):
 
     def bias(self, ctx: PositionContext) -> BlockBias:
         """q · e[p], a block of queries at a time, with a gradient to the table and through the gates."""
-        return BlockBias(self._of_block, reads_scores=False)
+        return BlockBias(self._block_bias, reads_scores=False)
 
-    def _of_block(self, block: Block) -> Tensor:
+    def _block_bias(self, block: Block) -> Tensor:
         table = self.table.weight.float()
         row_scores = block.query @ table.T  # [batch, heads, n, npos]
         count = self._unsaturated(block).clamp(max=len(table) - 1)

@@ -161,9 +161,9 @@ class DeBERTa(Scheme):
         codes, shifted = ctx.with_cache(("deberta", *self.edition), make)
         ahead = ctx.ahead if ctx.steady and not is_traced() else None
         return BlockBias(
-            partial(self._of_block, codes, ahead),
+            partial(self._block_bias, codes, ahead),
             reads_scores=False,
-            shifted=shifted and ShiftedQuery(shifted[0], partial(self._of_block, shifted[1], ahead)),
+            shifted=shifted and ShiftedQuery(shifted[0], partial(self._block_bias, shifted[1], ahead)),
         )
 
     def projected(
@@ -183,9 +183,10 @@ class DeBERTa(Scheme):
             return codes, None
         farthest = queries[:, 0 if self.mirrored else -1]
         remaining = queries - farthest[:, None]
-        return codes, (farthest, Codes(keys, remaining, None, remaining[:, self._behind()] if continues else None))
+        behind = remaining[:, self._rows_by_distance()] if continues else None
+        return codes, (farthest, Codes(keys, remaining, None, behind))
 
-    def _behind(self) -> Tensor:
+    def _rows_by_distance(self) -> Tensor:
         """The rows of Qr for all distances below the clipping distance, the largest first."""
         distance = torch.arange(self.farthest - 1, -1, -1, device=self.table.weight.device)
         return self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
@@ -219,20 +220,20 @@ class DeBERTa(Scheme):
         steps = torch.bucketize(distance.abs(), starts, right=True)
         return (self.side + torch.where(distance < 0, -steps, steps)).clamp(max=2 * self.side - 1)
 
-    def _of_block(self, codes: Codes, ahead: int | None, block: Block) -> Tensor:
+    def _block_bias(self, codes: Codes, ahead: int | None, block: Block) -> Tensor:
         """Both terms of a block, ``[batch, heads, n, key]``.
 
         ``ahead`` is the number of keys before the first query of the call if positions are consecutive, else None.
         """
         block = replace(block, query=block.query * block.scaling)
-        near = partial(self._of_near, codes, ahead is not None and not torch.is_grad_enabled())
+        near = partial(self._near_bias, codes, ahead is not None and not torch.is_grad_enabled())
         if ahead is None:
             return near(block)
         first = ahead + (block.rows.start or 0)
-        far = partial(self._of_far, codes)
+        far = partial(self._far_bias, codes)
         return near_and_far(block, first, self.farthest, causal=self.geometry.causal, near=near, far=far)
 
-    def _of_far(self, codes: Codes, block: Block, distance: int) -> Tensor:
+    def _far_bias(self, codes: Codes, block: Block, distance: int) -> Tensor:
         """Both terms if all keys have the row of one distance: a value of the query plus a value of the key."""
         terms = []
         if codes.keys is not None:
@@ -249,27 +250,27 @@ class DeBERTa(Scheme):
         at = torch.tensor(-distance if mirrored else distance)
         return int(self.index(at)) - self.rows(mirrored).start
 
-    def _of_near(self, codes: Codes, skew: bool, block: Block) -> Tensor:
+    def _near_bias(self, codes: Codes, skew: bool, block: Block) -> Tensor:
         """Both terms if every pair has its own row."""
         distance = block.distance.clamp(min=0) if self.geometry.causal else block.distance
         terms = []
         if codes.keys is not None:
-            terms.append(self._of_queries(codes.keys, distance, skew, block))
+            terms.append(self._content_to_position(codes.keys, distance, skew, block))
         if codes.queries is not None:
-            terms.append(self._of_keys(codes, distance, skew, block))
+            terms.append(self._position_to_content(codes, distance, skew, block))
         return sum(terms[1:], terms[0])
 
-    def _of_keys(self, codes: Codes, distance: Tensor, skew: bool, block: Block) -> Tensor:
+    def _position_to_content(self, codes: Codes, distance: Tensor, skew: bool, block: Block) -> Tensor:
         """Qr[δ(i, j)] · k_j, ``[batch, heads, n, key]``."""
         _, n, keys = distance.shape
         if skew and n == 1 and codes.behind is not None and keys <= codes.behind.shape[1]:
-            return of_one_row(codes.behind[None, :, -keys:], block)
+            return position_to_content_of_one(codes.behind[None, :, -keys:], block)
         index = self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
         if n == 1:
-            return of_one_row(codes.queries[:, index[:, 0]].transpose(0, 1), block)  # type: ignore[index]
-        return of_rows(codes.queries, index, block)  # type: ignore[arg-type]
+            return position_to_content_of_one(codes.queries[:, index[:, 0]].transpose(0, 1), block)  # type: ignore[index]
+        return position_to_content(codes.queries, index, block)  # type: ignore[arg-type]
 
-    def _of_queries(self, keys: Tensor, distance: Tensor, skew: bool, block: Block) -> Tensor:
+    def _content_to_position(self, keys: Tensor, distance: Tensor, skew: bool, block: Block) -> Tensor:
         """q_i · Kr[δ(i, j)], ``[batch, heads, n, key]``, for ``keys [kv_heads, rows of the table, head_dim]``."""
         batch, heads = block.query.shape[:2]
         if skew and distance.shape[1] > 1:
@@ -281,7 +282,7 @@ class DeBERTa(Scheme):
         return by_row.gather(3, index[:, None].expand(batch, heads, -1, -1))
 
 
-def of_rows(queries: Tensor, index: Tensor, block: Block) -> Tensor:
+def position_to_content(queries: Tensor, index: Tensor, block: Block) -> Tensor:
     """Qr[δ(i, j)] · k_j · scaling, ``[batch, heads, n, key]``, for ``queries [heads, rows of the table, head_dim]``."""
     batch, heads = block.query.shape[:2]
     codes = (queries * block.scaling).expand(batch, -1, -1, -1)
@@ -289,7 +290,7 @@ def of_rows(queries: Tensor, index: Tensor, block: Block) -> Tensor:
     return by_row.gather(2, index[:, None].expand(batch, heads, -1, -1))
 
 
-def of_one_row(rows: Tensor, block: Block) -> Tensor:
-    """`of_rows` for one query, from the ``rows`` of its keys, ``[batch or 1, heads, key, head_dim]``."""
+def position_to_content_of_one(rows: Tensor, block: Block) -> Tensor:
+    """`position_to_content` for one query, from the ``rows`` of its keys, ``[batch or 1, heads, key, head_dim]``."""
     rows = rows.unflatten(1, (block.key.shape[1], -1))  # [batch or 1, kv_heads, group, key, head_dim]
     return (rows * block.key[:, :, None]).sum(-1).flatten(1, 2)[:, :, None] * block.scaling

@@ -93,12 +93,12 @@ class TransformerXL(Scheme):
             return self.with_distance_term(partial(self._by_skew, codes, reach))
         return self.with_distance_term(partial(self._by_codes, codes, reach))
 
-    def with_distance_term(self, of_distance: OfDistance) -> BlockBias:
+    def with_distance_term(self, distance_term: OfDistance) -> BlockBias:
         """The bias, with a function that computes its distance term, q · W_R R."""
         # A copy: weights loaded from a file may be aligned differently in memory, and kernels then round differently.
         u = self.u.float().clone()
-        rest = partial(self._rest, of_distance)
-        return BlockBias(partial(self._of_block, u, rest), reads_scores=False, shifted=ShiftedQuery(u, rest))
+        rest = partial(self._distance_bias, distance_term)
+        return BlockBias(partial(self._block_bias, u, rest), reads_scores=False, shifted=ShiftedQuery(u, rest))
 
     def reach(self, ctx: PositionContext) -> Reach | None:
         """The range of a call's distances; None if it is unknown, or if few distances within it occur."""
@@ -149,12 +149,12 @@ class TransformerXL(Scheme):
         cos, sin = cos_sin(self.frequencies, distance)
         return torch.cat((sin, cos), dim=-1)
 
-    def _of_block(self, u: Tensor, rest: Callable[[Block], Tensor], block: Block) -> Tensor:
+    def _block_bias(self, u: Tensor, rest: Callable[[Block], Tensor], block: Block) -> Tensor:
         content_bias = products((u * block.scaling)[None, :, None].expand(block.key.shape[0], -1, 1, -1), block.key)
         return rest(block) + content_bias
 
-    def _rest(self, of_distance: OfDistance, block: Block) -> Tensor:
-        return of_distance((block.query + self.v.float()[:, None]) * block.scaling, block)
+    def _distance_bias(self, distance_term: OfDistance, block: Block) -> Tensor:
+        return distance_term((block.query + self.v.float()[:, None]) * block.scaling, block)
 
     def _by_skew(self, codes: Tensor, reach: Reach, query: Tensor, block: Block) -> Tensor:
         """(q + v) · W_R R of all pairs, ``[batch, heads, n, key]``, for consecutive positions."""
