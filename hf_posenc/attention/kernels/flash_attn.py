@@ -48,7 +48,7 @@ def attend(call: AttentionCall, real: Tensor | None) -> Tensor:
     }
     query, key, value = (x.transpose(1, 2) for x in (call.queries[0], call.keys[0], call.values))
     if real is None:
-        return function("flash_attn_func")(query, key, value, **settings).transpose(1, 2)
+        return package_function("flash_attn_func")(query, key, value, **settings).transpose(1, 2)
     return unpadded(query, key, value, real, settings).transpose(1, 2)
 
 
@@ -64,7 +64,7 @@ def unable(call: AttentionCall, real: Tensor | None) -> str | None:
         "a window of chunks or of some rows only": terms.visible != Band(terms.visible.nearest, terms.visible.farthest),
         "a window that hides a row's own key": (terms.visible.nearest or 0) > 0,
         "a linear bias or a window of texts packed into one row": real is None and not in_order(call),
-        "this without the package flash-attn, which is not installed": function("flash_attn_func") is None,
+        "this without the package flash-attn, which is not installed": package_function("flash_attn_func") is None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -95,7 +95,7 @@ def window_of(band: Band) -> tuple[int, int]:
     return left, right
 
 
-def function(name: str) -> Any:
+def package_function(name: str) -> Any:
     """A function of the installed package; None if the package does not have it or is not installed."""
     try:
         return getattr(importlib.import_module("flash_attn"), name, None)
@@ -108,7 +108,7 @@ def unpadded(query: Tensor, key: Tensor, value: Tensor, real: Tensor, settings: 
     key, value, real = key[:, : real.shape[1]], value[:, : real.shape[1]], real.bool()
     rows = real[:, real.shape[1] - query.shape[1] :]
     (ends_q, longest_q), (ends_k, longest_k) = cumulative_lengths(rows), cumulative_lengths(real)
-    packed = function("flash_attn_varlen_func")(
+    packed = package_function("flash_attn_varlen_func")(
         query[rows], key[real], value[real], ends_q, ends_k, longest_q, longest_k, **settings
     )
     out = query.new_zeros(*query.shape[:-1], value.shape[-1])

@@ -22,7 +22,7 @@ ROWS = 128  # of 64, 128, 256 the fastest
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Prefill on the CPU without gradients, with a content bias and no terms except biases; a mask is allowed."""
+    """Whether the call is a prefill on the CPU without gradients, with a content bias and no terms except biases."""
     return (
         any(isinstance(bias, BlockBias) for bias in call.terms.bias)
         and (call.is_unmasked_suffix or (call.mask is not None and call.query_length > 1 and call.start is None))

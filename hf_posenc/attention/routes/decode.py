@@ -37,7 +37,7 @@ class Read(NamedTuple):
 
 
 def accepts(call: AttentionCall) -> bool:
-    """One new token on the CPU without gradients, at any positions, with biases of keys and distances."""
+    """Whether the call is one new token on the CPU without gradients; its biases are of keys and distances."""
     terms = call.terms
     return (
         call.query_length == 1

@@ -20,7 +20,7 @@ from hf_posenc.core.terms import BlockBias
 
 
 def accepts(call: AttentionCall) -> bool:
-    """One new token on CUDA, at any positions and under any mask, with biases of keys and distances."""
+    """Whether the call is one new token on CUDA without gradients; its biases are of keys and distances."""
     terms = call.terms
     return (
         call.query_length == 1

@@ -117,7 +117,7 @@ def _without_later_keys(
 
 
 def attend_with_weights(call: AttentionCall, pairs: Pairs | None = None) -> tuple[Tensor, Tensor]:
-    """Mixed values and the attention weights ``[batch, heads, query, key]``: the reference, O(query · key) memory."""
+    """Attention output and weights ``[batch, heads, query, key]``: the reference, with O(query · key) memory."""
     out, weights = weigh_and_mix(call, *upcast(call), slice(0, call.query_length), pairs)
     return out.to(call.values.dtype), weights.to(call.values.dtype)
 

@@ -39,17 +39,17 @@ def mask_of(call: AttentionCall, mask: Mask, band: Band) -> BlockMask | None:
 def _block_mask_of(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:
     size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else SIZE
     query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
-    parts = [of_band(band, query, key, size) for band in bands]
+    parts = [band_tiles(band, query, key, size) for band in bands]
     by_index = mask is None and call.ctx.causal  # not by position: positions given by the caller may restart
     first = scalar(call.first_query, device)
     if isinstance(mask, BlockMask):
-        parts.append(of_block_mask(mask))
+        parts.append(block_mask_tiles(mask))
     elif mask is not None:
         mask = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
-        parts.append(of_tensor(mask, size))
+        parts.append(tensor_tiles(mask, size))
     elif by_index:
         rows, columns = torch.arange(call.query_length, device=device), torch.arange(call.key_length, device=device)
-        parts.append(of_band(Band(0, None), (rows + first)[None], columns[None], size))
+        parts.append(band_tiles(Band(0, None), (rows + first)[None], columns[None], size))
     batch = call.values.shape[0]
     query_positions, key_positions = query.expand(batch, -1), key.expand(batch, -1)
     visible = None if mask is None else (mask.mask_mod if isinstance(mask, BlockMask) else lookup_of(mask, batch))
@@ -98,7 +98,7 @@ class Tiles:
         return Tiles(self.some & other.some, self.every & other.every)
 
 
-def of_band(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
+def band_tiles(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
     """Tiles of a band.
 
     Args:
@@ -107,7 +107,7 @@ def of_band(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE
         key: positions ``[batch or 1, key]``, in any order.
         size: rows and keys of a tile.
     """
-    (q0, q1), (k0, k1) = ends(query, size[0]), ends(key, size[1])
+    (q0, q1), (k0, k1) = tile_bounds(query, size[0]), tile_bounds(key, size[1])
     q0, q1, k0, k1 = q0[:, :, None], q1[:, :, None], k0[:, None, :], k1[:, None, :]
     least, most = q0 // band.chunk - k1 // band.chunk, q1 // band.chunk - k0 // band.chunk
     some, every = torch.ones_like(least, dtype=torch.bool), torch.ones_like(least, dtype=torch.bool)
@@ -125,14 +125,14 @@ def of_band(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE
     return Tiles(some[:, None], every[:, None])
 
 
-def of_tensor(mask: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
+def tensor_tiles(mask: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
     """Tiles of a dense mask, bool ``[batch or 1, heads or 1, query, key]``."""
     padded = torch.nn.functional.pad(mask, (0, -mask.shape[3] % size[1], 0, -mask.shape[2] % size[0]))
     pairs = padded.unflatten(3, (-1, size[1])).unflatten(2, (-1, size[0]))  # batch, heads, tile, row, tile, key
     return Tiles(pairs.any(5).any(3), pairs.all(5).all(3))
 
 
-def of_block_mask(mask: BlockMask) -> Tiles:
+def block_mask_tiles(mask: BlockMask) -> Tiles:
     """Tiles of a block mask of flex attention."""
     width = mask.kv_indices.shape[-1]
     partial = as_flags(mask.kv_num_blocks, mask.kv_indices, width)
@@ -159,7 +159,7 @@ def block_mask(tiles: Tiles, visible: object, lengths: tuple[int, int], size: tu
     return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=size, mask_mod=visible, seq_lengths=lengths)  # type: ignore[arg-type]
 
 
-def ends(positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def tile_bounds(positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Smallest and largest position of each tile, ``[batch or 1, tile]``."""
     missing = -positions.shape[1] % size
     if missing:

@@ -34,7 +34,7 @@ INNER = 64  # queries whose own keys get a mask of all pairs
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Causal prefill or decoding on the CPU, with or without a cache, whose only terms are key biases."""
+    """Whether the call is causal prefill or decoding on the CPU, without a mask, and its only terms are key biases."""
     terms = call.terms
     return (
         len(terms.bias) > 0

@@ -49,7 +49,7 @@ def accepts(call: AttentionCall) -> bool:
 def attend(call: AttentionCall) -> Tensor:
     """Attention output ``[batch, heads, query, value_dim]``."""
     if is_traced():
-        call = with_bias(call)
+        call = rotation_as_bias(call)
         return (exported.attend if exported.accepts(call) else dense_blocks.attend)(call)
     if takes_kernel(call):
         return by_sample(call, by_kernel)[0]
@@ -89,9 +89,9 @@ def _decode(
 
 
 def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """Mixed values and attention weights ``[batch, heads, query, key]``."""
+    """Attention output and weights ``[batch, heads, query, key]``."""
     if is_traced():
-        return dense_blocks.attend_with_weights(with_bias(call))
+        return dense_blocks.attend_with_weights(rotation_as_bias(call))
     out, weights = by_sample(call, partial(by_run, compute=dense_blocks.attend_with_weights))
     return out, weights
 
@@ -123,7 +123,7 @@ def by_sample(call: AttentionCall, compute: ComputeAtLengths) -> tuple[Tensor, .
 def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     """Compute the runs of equal length with the kernel, or many short runs together."""
     scale, parts = call.scale, tuple(runs(lengths))
-    if length_rotation_rows.pays(call, len(parts)):
+    if length_rotation_rows.is_faster(call, len(parts)):
         return (length_rotation_rows.attend(call, lengths),)
     rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
     make_runs = partial(
@@ -208,7 +208,7 @@ def table_of_keys(ctx: PositionContext, rotation: Rotation, columns: slice) -> T
     return table_from(rotation, first + (columns.start or 0), positions.shape[1], positions.device)
 
 
-def with_bias(call: AttentionCall) -> AttentionCall:
+def rotation_as_bias(call: AttentionCall) -> AttentionCall:
     """The call with its row rotation expressed as a bias.
 
     Raises:

@@ -17,7 +17,7 @@ NUMBERS = 2**25  # in the rotated keys that exist at a time: 128 MiB in float32
 FEW = 8  # with fewer queries per length, rotating all keys for each query costs less than launching more kernels
 
 
-def pays(call: AttentionCall, lengths: int) -> bool:
+def is_faster(call: AttentionCall, lengths: int) -> bool:
     """Whether this is faster than runs: a call without gradients on a GPU has few queries of each length."""
     rotations = call.terms.row_rotation
     return (

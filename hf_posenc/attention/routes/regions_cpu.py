@@ -36,7 +36,7 @@ from hf_posenc.core.regions import EVERYTHING
 
 
 def accepts(call: AttentionCall) -> bool:
-    """A decoder's call on the CPU without mask and dropout, with regions that can be cut and no other terms."""
+    """Whether a decoder's call on the CPU has no mask or dropout, and regions that can be cut as its only terms."""
     has_regions = call.terms.sink is not None or call.terms.visible == EVERYTHING  # not just a window: `sliding_window`
     return (
         call.ctx.contiguous

@@ -27,7 +27,7 @@ from hf_posenc.core.regions import Band
 
 
 def accepts(call: AttentionCall) -> bool:
-    """A decoder's call on CUDA without mask and dropout, whose only terms are regions that can be cut, or a window."""
+    """Whether a decoder's call on CUDA has no mask or dropout, and as terms a window, or regions that can be cut."""
     return (
         by_device.on_cuda(call.values.device)
         and (call.is_unmasked_square or call.is_decode)

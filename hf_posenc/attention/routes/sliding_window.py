@@ -22,7 +22,7 @@ ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
 
 
 def accepts(call: AttentionCall) -> bool:
-    """A window as the only term of a full square or a decode query."""
+    """Whether a window is the only term of a full square or a decode query."""
     terms = call.terms
     return (call.is_unmasked_square or call.is_decode) and terms.only("visible") and terms.visible != EVERYTHING
 

@@ -26,7 +26,7 @@ from hf_posenc.core.terms import Bias, KeyBias, ToeplitzBias
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Prefill on the CPU, with or without a cache, whose terms are distance biases and perhaps a window."""
+    """Whether the call is on the CPU, without a mask, and its terms are distance biases and perhaps a window."""
     terms = call.terms
     return (
         len(terms.bias) > 0
