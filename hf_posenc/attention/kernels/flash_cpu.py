@@ -1,8 +1,8 @@
 """The CPU flash kernel, which takes a float32 mask together with causality.
 
 The mask may be broadcast or a view with overlapping memory, and is not copied; `scaled_dot_product_attention` does not
-allow this. The operator is private, so it is looked up once, can be switched off by the environment variable
-``HF_POSENC_NO_PRIVATE_OPS=1``, and every caller has a public fallback with the same result.
+allow this. The operator is private, so it is looked up once, and every caller has a public fallback with the same
+result. The environment variable ``HF_POSENC_NO_PRIVATE_OPS=1`` switches it off.
 """
 
 from __future__ import annotations

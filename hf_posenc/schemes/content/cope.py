@@ -7,8 +7,8 @@ With all gates open p is the distance plus one. In an encoder the sum runs betwe
 e does not distinguish left from right.
 
 Learned: e, npos × head_dim for all heads; training is needed. e is zero at first, so training starts without positions,
-or with those of a composed scheme. One block of queries at a time, the gates are computed for the latest keys, as far
-back as the count of every query reaches the last row of e.
+or with those of a composed scheme. The gates are computed for one block of queries at a time, and only for the latest
+keys: back to where the count of every query has reached the last row of e.
 
 Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv:2405.18719, section 4; appendix B for the code.
 """
