@@ -54,15 +54,14 @@ def matches_definition(case: Case) -> Measured:
 def gradients_match_definition(case: Case) -> Measured:
     """Gradients of every parameter, including the scheme's own, equal those of the formula.
 
-    Relative to the largest entry of each gradient, or to 1/1000 of the largest of all: parameters without influence,
-    such as the bias of the keys, which cancels in softmax, have gradients of rounding errors only.
+    See `max_gradient_deviation` for the unit.
     """
     with case.patched() as model:
         length = case.clip_length(2 * case.trained_length + 6, model)
-        own = gradients(model, length, rows=1)
+        measured = gradients(model, length, rows=1)
         with use_reference_attention(model, positions_from(model, length)):
             expected = gradients(model, length, rows=1)
-    return max_gradient_deviation(own, expected)
+    return max_gradient_deviation(measured, expected)
 
 
 @register_check("backend")
@@ -78,7 +77,7 @@ def backends_agree(case: Case) -> Measured:
 
 
 def outputs_by_call(model: PreTrainedModel, length: int, case: Case) -> dict[str, tuple[Tensor, Tensor]]:
-    """Outputs ``[row, token, width]`` of several kinds of call, with a mask ``[row, token]`` of their real tokens."""
+    """Outputs ``[row, token, width]`` of several kinds of call, each with a mask of its real tokens."""
     text = random_tokens(model, length)
     all_tokens = torch.ones_like(text, dtype=torch.bool)
     found = {"one text": (forward(model, text), all_tokens)}
