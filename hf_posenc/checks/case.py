@@ -148,9 +148,11 @@ class Case:
     def _traits(self) -> tuple[bool, bool]:
         """`needs_whole_text` and `randomises` of the scheme; a loaded model may already be patched."""
         if not isinstance(self.model, str) and is_patched(self.model):
-            return _traits_of(self.model)
-        with self.patched() as model:
-            return _traits_of(model)
+            scheme = scheme_of(self.model)
+        else:
+            with self.patched() as model:
+                scheme = scheme_of(model)
+        return scheme.needs_whole_text, scheme.randomises
 
     def _config_and_adapter(self) -> tuple[Any, Any]:
         if isinstance(self.model, str) and self.model not in TINY_MODELS:
@@ -180,11 +182,6 @@ class Case:
         return f"{self.model_name}-{self.scheme_name}" + (f"({listed})" if listed else "")
 
     __repr__ = __str__
-
-
-def _traits_of(model: nn.Module) -> tuple[bool, bool]:
-    scheme = scheme_of(model)
-    return scheme.needs_whole_text, scheme.randomises
 
 
 def _flag(option: tuple[str, Any]) -> str:

@@ -135,7 +135,7 @@ class GeneralAdapter(Adapter):
         codes = implements(scheme, "embed") and not self.observation.tables
         yield from self._context_keeping_layers(base, codes=codes)
         if codes and not self.observation.attentions[0].looks_up:
-            layer = self._first_layer(base)
+            layer = self._layer_of(base, self.observation.attentions[0].name)
             yield layer, above(type(layer), AddsPositionCode)
 
     def _context_keeping_layers(self, base: nn.Module, *, codes: bool) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
@@ -163,7 +163,7 @@ class GeneralAdapter(Adapter):
 
     def probe(self, base: Any, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
         seen = self.observation
-        first = self._first_layer(base)
+        first = self._layer_of(base, seen.attentions[0].name)
         if isinstance(first, AddsPositionCode):
             hidden = first.coded(hidden, positions)
         for name, row in seen.tables.items():
@@ -185,10 +185,6 @@ class GeneralAdapter(Adapter):
             return hidden.new_zeros(1, 1, length, length)  # without a mask, SDPA of transformers would be causal
         masked = self.observation.causal and base.config._attn_implementation == "eager"
         return causal_mask(hidden) if masked else None
-
-    def _first_layer(self, base: nn.Module) -> nn.Module:
-        """The layer that holds the first attention module."""
-        return self._layer_of(base, self.observation.attentions[0].name)
 
     def _layer_of(self, base: nn.Module, attention: str) -> nn.Module:
         """The layer that holds an attention module."""

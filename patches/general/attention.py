@@ -128,7 +128,9 @@ class InterceptedAttention(PlacedAttention):
         original, copies = self.__dict__["config"], self.__dict__[OWNER].__dict__.setdefault(CONFIGS, {})
         entry = copies.get(id(original))
         if entry is None or entry[0] is not original:
-            entry = copies[id(original)] = original, config_of_layers(original)
+            copied = copy.copy(original)
+            copied._attn_implementation_internal = INTERFACE
+            entry = copies[id(original)] = original, copied
         return entry[1]
 
     @config.setter
@@ -197,13 +199,6 @@ def goes_through_interface(module: nn.Module) -> bool:
     """Whether a module gets its attention function from `AttentionInterface`."""
     forward: Any = inspect.unwrap(own_class(type(module)).forward)
     return "ALL_ATTENTION_FUNCTIONS" in getattr(getattr(forward, "__code__", None), "co_names", ())
-
-
-def config_of_layers(config: Any) -> Any:
-    """A shallow copy of a model's configuration that names `INTERFACE`, for its attention modules."""
-    copied = copy.copy(config)
-    copied._attn_implementation_internal = INTERFACE
-    return copied
 
 
 def parameters_of(cls: type[nn.Module]) -> tuple[str, ...]:
