@@ -127,8 +127,8 @@ class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias 
     def __init__(self, geometry: Geometry, encoder: Any) -> None:
         HostRotation.__init__(self, geometry)
         attentions = [layer.attention.self for layer in encoder.layer]
-        own = [] if attentions[0].share_att_key else [OwnPositions(one) for one in attentions]
-        self.__dict__.update(encoder=encoder, own=own)  # no submodules: their parameters are not the scheme's
+        projections = [] if attentions[0].share_att_key else [OwnPositions(one) for one in attentions]
+        self.__dict__.update(encoder=encoder, own=projections)  # no submodules: their parameters are not the scheme's
         self.active, self.mirrored = terms_of(attentions[0]), False
         self.idle = frozenset(("logit_scale",))
 
@@ -227,6 +227,6 @@ class DebertaV2Adapter(Adapter):
             return attention(start, position_ids=positions)[0]
         # An unpatched model counts positions itself, so its buckets of these distances are computed here.
         distance = positions[:, :, None] - positions[:, None, :]
-        own = {"relative_pos": bucketed(base.encoder, distance)} if base.encoder.relative_attention else {}
+        keywords = {"relative_pos": bucketed(base.encoder, distance)} if base.encoder.relative_attention else {}
         visible = torch.ones(1, 1, *distance.shape[1:], device=start.device)
-        return attention(start, visible, rel_embeddings=base.encoder.get_rel_embedding(), **own)[0]
+        return attention(start, visible, rel_embeddings=base.encoder.get_rel_embedding(), **keywords)[0]

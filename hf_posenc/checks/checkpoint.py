@@ -76,13 +76,13 @@ def lora_works_with_scheme(case: Case) -> Measured:
         with TemporaryDirectory() as folder:
             after.save_pretrained(folder)
             loaded = load_peft_adapter(copy.deepcopy(base), folder, patch="apply")
-        found = [
+        measured = [
             (*max_deviation(forward(before, tokens), expected), "added before the patch"),
             (*max_deviation(forward(loaded, tokens), expected), "loaded"),
             (*max_deviation(forward(copy.deepcopy(after).merge_and_unload(), tokens), expected), "merged"),
             (*max_deviation(forward(after.unload(), tokens), without_lora), "unloaded"),
         ]
-    return worst(found)
+    return worst(measured)
 
 
 def add_lora(model: PreTrainedModel) -> PeftModel:

@@ -87,13 +87,13 @@ def future_has_no_effect(case: Case) -> Measured:
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         before = forward(model, tokens)
-        found = []
+        measured = []
         for changed in sorted({1, tokens.shape[1] // 2, tokens.shape[1] - 1}):
             other = tokens.clone()
             other[:, changed] = 3 + (other[:, changed] - 2) % 7  # another token id, within any vocabulary
             moved = max_deviation(forward(model, other)[:, :changed], before[:, :changed])
-            found.append((*moved, f"when token {changed} changed"))
-    return worst(found)
+            measured.append((*moved, f"when token {changed} changed"))
+    return worst(measured)
 
 
 @register_check("stateless")
@@ -111,12 +111,12 @@ def forward_is_stateless(case: Case) -> Measured:
         )
         forward(model, longer[:, :LONGEST])
         gradients(model, tokens.shape[1])
-        found = [(*max_deviation(forward(model, tokens), before), "after other texts")]
+        measured = [(*max_deviation(forward(model, tokens), before), "after other texts")]
         if not case.randomises:
-            found.append((*max_deviation(forward(model, tokens, seed=1), before), "with another seed"))
+            measured.append((*max_deviation(forward(model, tokens, seed=1), before), "with another seed"))
             advanced = float(_advances_torch_rng(model, tokens))
-            found.append((advanced, "no token", "torch's random generator was advanced"))
-    return worst(found)
+            measured.append((advanced, "no token", "torch's random generator was advanced"))
+    return worst(measured)
 
 
 @register_check("training_mode", needs_determinism=True)

@@ -35,20 +35,20 @@ def far_positions_match_definition(case: Case) -> Measured:
         end = position_limit(model)
         claim, _ = claim_and_shifts(case, model, random_tokens(model, shiftable_length(case, model)))
         tokens = random_tokens(model, LENGTH if end is None else min(LENGTH, end))
-        unshifted, found = forward_from(model, tokens, 0), [(0.0, "no token", "at position 0")]
+        unshifted, measured = forward_from(model, tokens, 0), [(0.0, "no token", "at position 0")]
         for start in STARTS if end is None else (end - tokens.shape[1],):
             location = f"at position {start}"
-            found.append((*shift_deviation(model, tokens, unshifted, start, claim), location))
+            measured.append((*shift_deviation(model, tokens, unshifted, start, claim), location))
             if claim == "position" and end is None:
                 twice_as_far = forward_from(model, tokens, 2 * start)
-                found.append((*missing_effect(model, tokens, twice_as_far, start), location))
+                measured.append((*missing_effect(model, tokens, twice_as_far, start), location))
             if invalid := _invalid_table(reference_outputs(model, tokens, start)[1], max(STARTS)):
-                found.append((math.inf, invalid, location))
+                measured.append((math.inf, invalid, location))
         if end is None and (gap := _ineffective_gap(model, tokens)):
-            found.append((math.inf, f"a gap of {gap} positions has no effect", "no token"))
+            measured.append((math.inf, f"a gap of {gap} positions has no effect", "no token"))
         if end is not None and not _is_refused(model, tokens, end):
-            found.append((math.inf, "no PositionOutOfTable", f"at position {end + tokens.shape[1] - 1}"))
-    return worst(found)
+            measured.append((math.inf, "no PositionOutOfTable", f"at position {end + tokens.shape[1] - 1}"))
+    return worst(measured)
 
 
 def _invalid_table(layers: list[ReferenceTerms], farthest: int) -> str:

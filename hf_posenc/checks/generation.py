@@ -59,18 +59,18 @@ def generate_chooses_best_tokens(case: Case) -> Measured:
         if reason:
             return 0.0, reason
         prompt = random_tokens(model, 5).repeat(1, prompt_length // 5 + 1)[:, :prompt_length]
-        found = [
+        measured = [
             (logit_shortfall(model, generate_tokens(model, prompt), prompt_length), "greedy"),
             (beam_score_error(model, prompt), "beam search"),
         ]
         try:
             assisted = generate_tokens(model, prompt, prompt_lookup_num_tokens=3)
-            found.append((logit_shortfall(model, assisted, prompt_length), "assisted decoding"))
+            measured.append((logit_shortfall(model, assisted, prompt_length), "assisted decoding"))
         except (BackendCannotCarry, ValueError) as error:  # transformers raises ValueError from 5.24 on
             if isinstance(error, ValueError) and "crop" not in str(error):
                 raise
-            found.append((0.0, "assisted decoding: refused, the cache evicts keys"))
-    return worst(found)
+            measured.append((0.0, "assisted decoding: refused, the cache evicts keys"))
+    return worst(measured)
 
 
 def _prompt_length(case: Case, model: PreTrainedModel) -> tuple[int, str]:
@@ -125,9 +125,9 @@ def continuous_batching_equals_forward(case: Case) -> Measured:
             results = generate_batch(model, prompts)
         except BackendCannotCarry as error:
             return 0.0, f"no token: refused, {error}"
-        found = [(request_error(model, prompt, result), f"request {i}") for i, (prompt, result) in
+        measured = [(request_error(model, prompt, result), f"request {i}") for i, (prompt, result) in
                  enumerate(zip(prompts, results, strict=True))]  # fmt: skip
-    return worst(found)
+    return worst(measured)
 
 
 def generate_batch(model: PreTrainedModel, prompts: list[list[int]], **settings: Any) -> list[Any]:

@@ -24,22 +24,22 @@ def offloaded_equals_resident(case: Case) -> Measured:
 
     If it is offloaded first, the scheme's parameters must still be initialised from torch's seed.
     """
-    found = []
+    measured = []
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 5, model))
         offloaded = offload(copy.deepcopy(model))
         for call in ("first call", "second call"):
             deviation = max_deviation(forward(offloaded, tokens), forward(model, tokens))
-            found.append((*deviation, f"patched, then offloaded, {call}"))
+            measured.append((*deviation, f"patched, then offloaded, {call}"))
         if case.causal and not case.needs_whole_text:
-            found.append((*max_deviation(decode(offloaded, tokens), decode(model, tokens)), "decoding"))
+            measured.append((*max_deviation(decode(offloaded, tokens), decode(model, tokens)), "decoding"))
     with case.unpatched() as model:
         offloaded = offload(copy.deepcopy(model))
         for unpatched in (model, offloaded):
             with drawn_from(0):
                 patch_model(unpatched, case.scheme, **case.options)
-        found.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
-    return worst(found)
+        measured.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
+    return worst(measured)
 
 
 def offload(model: nn.Module) -> nn.Module:
@@ -94,14 +94,14 @@ def config_edits_have_no_effect(case: Case) -> Measured:
         sizes = [tokens.shape[1] - 2, 1, 1]
         before = forward(model, tokens)
         decoded = forward_in_chunks(model, tokens, DynamicCache(), sizes) if continues else None
-        found = [(0.0, "no entry")]
+        measured = [(0.0, "no entry")]
         for name in ENTRIES:
             with edited_config(config_of(model), name):
-                found.append((max_deviation(forward(model, tokens), before)[0], name))
+                measured.append((max_deviation(forward(model, tokens), before)[0], name))
                 if decoded is not None:
                     again = forward_in_chunks(model, tokens, DynamicCache(), sizes)
-                    found.append((max_deviation(again, decoded)[0], f"{name}, with a cache"))
-    return worst(found)
+                    measured.append((max_deviation(again, decoded)[0], f"{name}, with a cache"))
+    return worst(measured)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> M
     cast.dtype = dtype if isinstance(case.model, str) else case.dtype
     with cast.patched() as model:
         tokens = random_tokens(model, cast.clip_length(2 * cast.trained_length + 6, model))
-        errors = [(0.0, "no layer")]
+        errors: list[tuple[Any, ...]] = [(0.0, "no layer")]
         for start in STARTS if position_limit(model) is None else (0,):
             errors += [(*error, f"at position {start}") for error in layer_errors(model, tokens, start)]
     return worst(errors)
@@ -70,8 +70,8 @@ def with_own_rounding(ref: ReferenceTerms) -> ReferenceTerms:
             return bias
 
         def of_block(block: Block) -> Tensor:
-            operands = {"query": rounded(block.query), "key": rounded(block.key), "scores": rounded(block.scores)}
-            return bias.of_block(replace(block, **operands))
+            query, key, scores = (rounded(x) for x in (block.query, block.key, block.scores))
+            return bias.of_block(replace(block, query=query, key=key, scores=scores))
 
         return replace(bias, of_block=of_block)
 

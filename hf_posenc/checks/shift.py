@@ -48,10 +48,10 @@ def shifted_positions_match_claim(case: Case) -> Measured:
         tokens = random_tokens(model, shiftable_length(case, model))
         claim, starts = claim_and_shifts(case, model, tokens)
         unshifted = forward_from(model, tokens, 0)
-        found = [(*shift_deviation(model, tokens, unshifted, start, claim), f"shifted by {start}") for start in starts]
+        measured = [(*shift_deviation(model, tokens, unshifted, n, claim), f"shifted by {n}") for n in starts]
         if claim == "position":
-            found += [(*missing_effect(model, tokens, unshifted, start), f"shifted by {start}") for start in starts]
-    return worst(found or [(0.0, "no token", "no position is left")])
+            measured += [(*missing_effect(model, tokens, unshifted, n), f"shifted by {n}") for n in starts]
+    return worst(measured or [(0.0, "no token", "no position is left")])
 
 
 @register_check("distance", needs_determinism=True, slow=True)
@@ -173,15 +173,15 @@ def _position_tensors(ref: ReferenceTerms) -> list[Tensor]:
     ordered = query >= key if ctx.causal else torch.ones_like(query - key, dtype=torch.bool)
     rotation = ref.scheme.rotation()
     decays = rotation is not None and bool(rotation.decay)
-    found = [in_band(terms.visible, query, key) & ordered]
+    tensors = [in_band(terms.visible, query, key) & ordered]
     for region in terms.regions:
         band = in_band(region.band, query, key) & ordered
         distance = region.query_at(query) - region.key_at(key)
         decay_steps = region.query_decay_steps(query) + region.key_decay_steps(key)
-        found += [band, distance.double() * band, decay_steps.double() * band * decays]
+        tensors += [band, distance.double() * band, decay_steps.double() * band * decays]
     for bias in terms.bias:
-        found += [bias.values[..., None, :] - bias.values[..., None]] if isinstance(bias, KeyBias) else []
-    return found
+        tensors += [bias.values[..., None, :] - bias.values[..., None]] if isinstance(bias, KeyBias) else []
+    return tensors
 
 
 def _equal(one: Tensor, two: Tensor) -> bool:

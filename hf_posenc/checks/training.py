@@ -107,8 +107,8 @@ def gradients_match_finite_differences(case: Case) -> Measured:
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         learned = {n: w for n, w in model.named_parameters() if "posenc." in n and w.requires_grad}
-        found = _deviations(model, tokens, learned) if learned else [(0.0, "no parameter: none is learned")]
-    return worst(found)
+        measured = _deviations(model, tokens, learned) if learned else [(0.0, "no parameter: none is learned")]
+    return worst(measured)
 
 
 def _deviations(model: nn.Module, tokens: Tensor, learned: dict[str, nn.Parameter]) -> list[tuple[float, str]]:

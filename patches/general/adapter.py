@@ -120,7 +120,7 @@ class GeneralAdapter(Adapter):
 
     def remembered(self, base: nn.Module) -> Iterator[tuple[str, str, Any]]:
         for one in self.observation.attentions:
-            yield from ((one.name, name, value) for name, value in one.held.items())
+            yield from ((one.name, name, value) for name, value in one.attributes.items())
         yield from ((name, "num_embeddings", rows) for name, rows in self.observation.rows.items())
 
     def patched_class(self, attention: nn.Module) -> type[nn.Module]:

@@ -107,7 +107,7 @@ class AttentionObservation:
         inline: whether the module computes attention itself, without `AttentionInterface`.
         receives_keywords: whether its layer passes on the keywords of the base model's call.
         softmax_factor: factor that the RoPE scaling multiplies into the module's scale; ``kind.rotary`` includes it.
-        held: attributes that follow from the configuration, with their values in a new module.
+        attributes: attributes that follow from the configuration, with their values in a new module.
     """
 
     name: str
@@ -119,7 +119,7 @@ class AttentionObservation:
     inline: bool = False
     receives_keywords: bool = True
     softmax_factor: float = 1.0
-    held: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def looks_up(self) -> bool:

@@ -147,8 +147,8 @@ def observation_from(model: Any, observer: Observer, places: list[int]) -> Obser
         width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
         inline = isinstance(module, Inline)
         observed_call = first, width, parameters, inline, call.receives_keywords
-        held = {WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {}
-        attentions.append(AttentionObservation(name, template, kind, *observed_call, held=held))
+        attributes = {WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {}
+        attentions.append(AttentionObservation(name, template, kind, *observed_call, attributes=attributes))
     causal = any(hides_the_next(call.rotated[2]["mask"]) for call in observer.calls.values())
     if causal and observer.repeated:
         raise UnsupportedModel(
@@ -180,9 +180,9 @@ def refuse_shared_keys(model: Any, keys: Mapping[str, Tensor]) -> None:
     The earlier layer passes these keys on outside its KV cache, where no scheme reaches them.
     """
     earlier: dict[str, Tensor] = {}
-    for name, own in keys.items():
+    for name, own_key in keys.items():
         source = next(
-            (other for other, key in earlier.items() if key.shape == own.shape and torch.equal(key, own)), None
+            (other for other, key in earlier.items() if key.shape == own_key.shape and torch.equal(key, own_key)), None
         )
         if source is not None:
             shared = getattr(model.config, "num_kv_shared_layers", None)
@@ -191,7 +191,7 @@ def refuse_shared_keys(model: Any, keys: Mapping[str, Tensor]) -> None:
                 f"Layers of this {type(model).__name__} share keys{setting}: {name} attends to the keys of {source}, "
                 f"which that layer has rotated, not the scheme of {name}. {REMEDY}"
             )
-        earlier[name] = own
+        earlier[name] = own_key
 
 
 def refuse_bias_and_selection(model: Any, call: Mapping[str, Any]) -> None:

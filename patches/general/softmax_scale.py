@@ -37,10 +37,10 @@ def with_softmax_scale(seen: Observation, model: nn.Module, config: Any) -> Obse
     if not any(one.first for one in seen.attentions):
         return seen  # without a latent cache the rotation starts at the first channel of a head
     scaled = any(own.get("rope_type", UNSCALED) != UNSCALED for own in rotations(config).values())
-    own = scales_of(model)
-    unscaled = scales_of(built(type(model), config, {"rope_type": UNSCALED})) if scaled else own
+    current = scales_of(model)
+    unscaled = scales_of(built(type(model), config, {"rope_type": UNSCALED})) if scaled else current
     tried = scales_of(built(type(model), config, TRIED))
-    return replace(seen, attentions=tuple(_with_factor(one, own, unscaled, tried) for one in seen.attentions))
+    return replace(seen, attentions=tuple(_with_factor(one, current, unscaled, tried) for one in seen.attentions))
 
 
 def scales_of(model: nn.Module) -> dict[str, float]:
@@ -62,14 +62,13 @@ def built(cls: type[nn.Module], config: Any, parameters: Mapping[str, Any]) -> n
 
 
 def _with_factor(
-    one: AttentionObservation, own: Mapping[str, float], unscaled: Mapping[str, float], tried: Mapping[str, float]
+    one: AttentionObservation, current: Mapping[str, float], unscaled: Mapping[str, float], tried: Mapping[str, float]
 ) -> AttentionObservation:
     rotary = one.kind.rotary
-    if rotary is None or not all(one.name in scales for scales in (own, unscaled, tried)):
+    if rotary is None or not all(one.name in scales for scales in (current, unscaled, tried)):
         return one
-    factor, follows = own[one.name] / unscaled[one.name], tried[one.name] / unscaled[one.name]
-    rotary = replace(
-        rotary, logit_scale=rotary.logit_scale * factor, scales_softmax=math.isclose(follows, EXPECTED, rel_tol=1e-6)
-    )
-    held = {**one.held, SCALE: own[one.name]} if rotary.scales_softmax else one.held
-    return replace(one, kind=replace(one.kind, rotary=rotary), softmax_factor=factor, held=held)
+    factor = current[one.name] / unscaled[one.name]
+    scales_softmax = math.isclose(tried[one.name] / unscaled[one.name], EXPECTED, rel_tol=1e-6)
+    rotary = replace(rotary, logit_scale=rotary.logit_scale * factor, scales_softmax=scales_softmax)
+    attributes = {**one.attributes, SCALE: current[one.name]} if rotary.scales_softmax else one.attributes
+    return replace(one, kind=replace(one.kind, rotary=rotary), softmax_factor=factor, attributes=attributes)

@@ -77,8 +77,8 @@ def check_own_table(name: str, table: nn.Module, base: nn.Module) -> None:
 
 def reads_rows(scheme: Scheme) -> bool:
     """Whether a scheme reads one unchanged row of the model's table for each position."""
-    kept = scheme.keeps_table or not scheme.replaces_host
-    return kept and not implements(scheme, "read_table") and scheme.embed(torch.zeros(1, 1, dtype=torch.long)) is None
+    keeps = scheme.keeps_table or not scheme.replaces_host
+    return keeps and not implements(scheme, "read_table") and scheme.embed(torch.zeros(1, 1, dtype=torch.long)) is None
 
 
 def padded_to_width(code: Tensor, width: int) -> Tensor:
