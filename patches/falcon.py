@@ -29,7 +29,7 @@ class PatchedFalconAttention(InlineAttention, FalconAttention):
 
     @property
     def live_dropout(self) -> float:
-        """Beside a rotation the model drops no weights, whatever ``attention_dropout`` says."""
+        """Dropout probability of attention weights; with a rotation the model ignores ``attention_dropout``."""
         return super().live_dropout if self.config.alibi else 0.0
 
     @property

@@ -5,7 +5,7 @@
 One table T of buckets serves all layers. A patched encoder builds no ``[heads, query, key]`` tensor of it: a scheme
 that replaces the model's positions leaves it out, and one that keeps them reads T by distance.
 
-Song, Tan, Qin, Lu, Liu 2020, arXiv:2004.09297; its bias is that of Raffel et al. 2019, arXiv:1910.10683, section 2.1.
+Song, Tan, Qin, Lu, Liu 2020, arXiv:2004.09297; the bias is from Raffel et al. 2019, arXiv:1910.10683, section 2.1.
 """
 
 from __future__ import annotations

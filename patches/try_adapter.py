@@ -59,12 +59,12 @@ def _brief(error: Exception) -> str:
 def check_heads(base: nn.Module, geometry: Geometry) -> None:
     """Project one vector in the first patched layer, and count heads and channels of the result.
 
-    A module keeps the shapes it was built with, and its configuration may have been changed since. Weights that are not
-    here yet (the meta device) are not asked.
+    A module keeps the shapes it was built with, but its configuration may have changed since. Weights on the meta device
+    are not checked.
 
     Raises:
-        AdapterInvalid: the adapter's projections return another shape than they must.
-        HostConfigInvalid: they are not those of ``geometry``, which was read from the configuration.
+        AdapterInvalid: the adapter's projections return wrong shapes.
+        HostConfigInvalid: the counts differ from ``geometry``, which was read from the configuration.
     """
     attention: Any = base.__dict__[ATTENTIONS][0]
     weight = next(weight for weight in base.parameters() if weight.is_floating_point())

@@ -34,7 +34,7 @@ FLOOR = 0.25  # smallest torch error that counts, in units of one rounding of th
 
 @register_check("precision", needs_determinism=True, slow=True)
 def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> Measured:
-    """RMS error of every layer's attention relative to that of the formula in torch, both against float64.
+    """RMS error of every layer's attention divided by the error of the formula in torch, both against float64.
 
     A tiny model is cast to ``dtype``; a loaded model is measured in its own dtype.
     """

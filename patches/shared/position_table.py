@@ -26,7 +26,7 @@ class SchemePositionTable(nn.Embedding):
 
     @property
     def scheme(self) -> Scheme:
-        """The scheme of the model: the shared one, or that of the first layer."""
+        """The scheme of the model: the shared scheme, or the scheme of the first layer."""
         return self.__dict__[ATTENTION].scheme
 
     def forward(self, rows: Tensor) -> Tensor:
