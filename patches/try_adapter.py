@@ -59,8 +59,8 @@ def _brief(error: Exception) -> str:
 def check_heads(base: nn.Module, geometry: Geometry) -> None:
     """Project one vector in the first patched layer, and count heads and channels of the result.
 
-    A module keeps the shapes it was built with, but its configuration may have changed since. Weights on the meta device
-    are not checked.
+    A module keeps the shapes it was built with, but its configuration may have changed since. Weights on the meta
+    device are not checked.
 
     Raises:
         AdapterInvalid: the adapter's projections return wrong shapes.

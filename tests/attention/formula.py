@@ -250,7 +250,7 @@ class Problem:
     """
 
     limit: ClassVar = 1e-5
-    """How far float32 may be from float64, up to a few hundred keys."""
+    """Largest difference of float32 from float64 results that counts as rounding, up to a few hundred keys."""
 
     kind: str
     queries: int = 29
@@ -292,7 +292,7 @@ class Problem:
 
     @property
     def leaves(self) -> list[Tensor]:
-        """What has a gradient."""
+        """Tensors that have a gradient."""
         return [*self.q, *self.k, self.v] + ([] if self.learned is None else [self.learned])
 
     @property

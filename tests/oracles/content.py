@@ -57,7 +57,7 @@ def stirred(scheme: Any, seed: int = 0, by: float = 0.5) -> Any:
 
 
 def spread(rows: Tensor) -> float:
-    """How far rows are from one constant each, which softmax does not see."""
+    """Largest deviation of an entry from the mean of its row: softmax ignores a constant per row."""
     return float((rows - rows.mean(-1, keepdim=True)).abs().max())
 
 
