@@ -43,7 +43,7 @@ def check_class(cls: type[Adapter]) -> None:
         if missing := [name for name in PROJECTIONS if getattr(new, name) is getattr(PatchedAttention, name)]:
             refuse(
                 cls,
-                f"patches with {new.__name__}, which does not define {' and '.join(missing)}",
+                f"patches with {new.__name__}, whose {' and '.join(missing)} would come from PatchedAttention",
                 "Define it in the class, and derive from PatchedAttention first",
             )
     base: Any = getattr(cls, "base_class", None)
