@@ -87,13 +87,14 @@ def check_tasks(names: Sequence[str], include_path: str | Path | None, *, trust:
 
 def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
     """Refuse tasks that lm-eval does not have; its index takes seconds and is only built where it is needed."""
+    ours = ", ".join(own_tasks())
     for name in names:
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
-            raise BadComparison(f"There is no task {shown(name)}. All of ours: {task_list()}.")
+            raise BadComparison(f"There is no task {shown(name)}. All of ours: {ours}.")
     not_ours = set(names) - set(own_tasks())
     for name in sorted(not_ours) if include_path is None else ():
         if name.startswith("posenc_"):
-            raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {task_list()}.")
+            raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {ours}.")
     if not not_ours or (include_path is None and all(map(task_folder, not_ours))):
         return
     known = every_name(include_path)
@@ -104,11 +105,6 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
             raise BadComparison(
                 f"There is no task {name!r}.{hint} `lm_eval ls tasks` shows all; include_path names a folder of more."
             )
-
-
-def task_list() -> str:
-    """Names of our tasks, comma-separated."""
-    return ", ".join(own_tasks())
 
 
 def check_settings_read(settings: Sequence[str], tasks: Sequence[str]) -> None:

@@ -37,12 +37,10 @@ class Shared:
     """What all models of a comparison have in common.
 
     Attributes:
-        entries: the schemes to compare.
         settings: settings of the comparison; after the first model, with its lengths and tasks.
         text: measured text; None for the default text.
         development: text to choose options on; None without tuning.
         identity: digests of text and tasks, and the versions.
-        store: store of finished cells.
     """
 
     entries: Sequence[Entry]

@@ -24,7 +24,6 @@ from hf_posenc.eval.comparison.cell import Measuring
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.measurable import is_masked
-from hf_posenc.eval.results.store import Record
 from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.texts.measured_text import TRAINING, MeasuredText, measured_text, module_text
 from hf_posenc.patching.patch import scheme_set_aside
@@ -116,10 +115,11 @@ def choose_options(
     with scheme_set_aside(measuring.lm.model):
         cells = [[measuring.cell(trial, task, [length]) for length in settings.lengths] for _, trial in trials]
     records = measure_cells(measuring, [cell for trial_cells in cells for cell in trial_cells], progress)
-    by_key = {record.key: record for record in records}
+    rows_of = {record.key: record.rows for record in records}  # empty for a cell that was refused or failed
     scores: dict[str, list[tuple[dict[str, Any], float]]] = {}
     for (entry, trial), trial_cells in zip(trials, cells, strict=True):
-        losses = [loss for cell in trial_cells for loss in losses_of(by_key[cell.key])]
+        rows = [row for cell in trial_cells for row in rows_of[cell.key]]
+        losses = [row.value for row in rows if row.metric == METRIC and row.depth is None]
         if len(losses) < len(trial_cells):
             continue  # refused, such as a group too small for the length
         options = {name: value for name, value in trial.options.items() if name not in entry.options}
@@ -169,11 +169,6 @@ def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> d
         remapped = any(cls.regions is not Scheme.regions for cls, _ in parts)
         grid["factor"] = (PARTIAL if remapped else FACTORS)(factor, trained)
     return {name: list(dict.fromkeys(tried)) for name, tried in grid.items()}
-
-
-def losses_of(record: Record) -> list[float]:
-    """Losses in the record of a cell: one, or none if the cell was refused or failed."""
-    return [row.value for row in record.rows if row.metric == METRIC and row.depth is None]
 
 
 def development_text(settings: CompareSettings, measured: MeasuredText) -> MeasuredText:

@@ -144,11 +144,6 @@ class PosEncLM(Scorer):
             return {}
 
     @property
-    def scheme_name(self) -> str:
-        """Name of the scheme in tables."""
-        return self.report.get("scheme", "unpatched")
-
-    @property
     def own_length(self) -> int:
         """Context length from the configuration of model and tokenizer; beyond it, an unpatched model extrapolates."""
         return self.report.get("trained_length") or resolve_max_length(

@@ -62,8 +62,6 @@ def scheme_name(lm: Any) -> str:
     from hf_posenc.errors import NotPatched, UnsupportedModel
     from hf_posenc.patching.state import describe
 
-    if hasattr(lm, "scheme_name"):
-        return str(lm.scheme_name)
     try:
         return str(describe(lm.model).to_dict()["scheme"])
     except (AttributeError, NotPatched, UnsupportedModel):

@@ -53,7 +53,7 @@ def suffix_logits(model: nn.Module, input_ids: Tensor, keep: int) -> Tensor:
 def chosen_logits(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
     """Logits of ``positions`` in every text of ``input_ids [batch, token]``: ``[batch, position, vocabulary]``."""
     inner = unwrapped(model)
-    head = prediction_head(inner)
+    head: Head | None = getattr(inner, "cls", None)  # BERT's head, which takes hidden states
     if head is None:
         return model(input_ids=input_ids).logits[:, positions]
     hidden = inner.base_model(input_ids=input_ids).last_hidden_state  # LoRA layers sit inside, so this runs them
@@ -112,8 +112,3 @@ def vocabulary(model: nn.Module) -> int:
 def unwrapped(model: Any) -> Any:
     """The transformers model inside a PEFT wrapper, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def prediction_head(model: Any) -> Head | None:
-    """Head in the attribute ``cls``, as in BERT, which takes hidden states; None for a model without one."""
-    return getattr(model, "cls", None)

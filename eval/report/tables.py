@@ -93,8 +93,9 @@ def difference_table(comparison: Comparison, task: str, metric: str) -> Table | 
         return None
     reference = comparison.about["against"]
     lengths = sorted({length for _, length in differences}, key=lambda length: length or 0)
+    cells = {key: f"{signed(difference, '+.1f')} {difference.mark}" for key, difference in differences.items()}
     lines = [
-        [label, *(format_difference(differences.get((label, length))) for length in lengths)]
+        [label, *(cells.get((label, length), "") for length in lengths)]
         for label in comparison.labels
         if label != reference
     ]
@@ -106,13 +107,8 @@ def difference_table(comparison: Comparison, task: str, metric: str) -> Table | 
     return Table(["scheme", *headings(comparison.about, lengths)], lines, caption)
 
 
-def format_difference(difference: Difference | None) -> str:
-    """Format as ``+0.376 (+0.312 … +0.440) −``; without an interval if there is none."""
-    return "" if difference is None else f"{signed(difference, '+.1f')} {difference.mark}"
-
-
 def signed(difference: Difference, share_digits: str) -> str:
-    """Format a difference and its interval with signs, shares in percentage points."""
+    """Format as ``+0.376 (+0.312 … +0.440)``, shares in percentage points; without an interval if there is none."""
     digits = share_digits if is_share(difference.metric) else "+.3f"
 
     def in_units(value: float) -> str:

@@ -11,7 +11,7 @@ Journal of Statistics 6(2).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 from statistics import fmean
@@ -73,10 +73,7 @@ class Difference:
 def paired_differences(
     scores: Mapping[str, Sequence[DocumentScore]], reference: str, better: Mapping[tuple[str, str], bool | None]
 ) -> list[Difference]:
-    """Differences of every scheme from the reference, over all depths.
-
-    ``better`` says of a task and a metric whether higher is better.
-    """
+    """Differences of every scheme from the reference, over all depths; ``better``: whether higher is better."""
     base = by_row(scores[reference])
     differences = [
         difference
@@ -85,10 +82,8 @@ def paired_differences(
         for row, row_scores in by_row(own).items()
         if row in base and row[2] is None and (difference := paired(label, reference, row_scores, base[row]))
     ]
-    tables: dict[tuple[str, str], list[float | None]] = {}
-    for one in differences:
-        tables.setdefault((one.task, one.metric), []).append(one.p)
-    corrected = {table: holm(values) for table, values in tables.items()}
+    tables = dict.fromkeys((one.task, one.metric) for one in differences)
+    corrected = {table: holm([one.p for one in differences if (one.task, one.metric) == table]) for table in tables}
     return [
         judged(one, next(corrected[one.task, one.metric]), better.get((one.task, one.metric))) for one in differences
     ]
@@ -112,18 +107,13 @@ def paired(
         return difference
     both = [value for score, _ in pairs for value in (score.value, base[score.document])]
     shares, centre, error = all(0.0 <= value <= 1.0 for value in both), mean, stderr
-    if shares and (is_binary(both) or stderr < NO_SPREAD):
+    if shares and (stderr < NO_SPREAD or all(value in (0.0, 1.0) for value in both)):
         centre, error = adjusted(mean, stderr, clusters)
     if error < NO_SPREAD:
         return replace(difference, p=1.0 if abs(mean) < ROUNDING else None)
     half, farthest = student_t(clusters - 1) * error, 1.0 if shares else inf
     p = 1.0 if abs(mean) < ROUNDING else two_sided_p(centre / error, clusters - 1)
     return replace(difference, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)
-
-
-def is_binary(scores: Iterable[float]) -> bool:
-    """Whether every score is 0 or 1, as for answers that are right or wrong."""
-    return all(score in (0.0, 1.0) for score in scores)
 
 
 def adjusted(mean: float, stderr: float, clusters: int) -> tuple[float, float]:
@@ -144,10 +134,7 @@ def adjusted(mean: float, stderr: float, clusters: int) -> tuple[float, float]:
 
 
 def holm(values: Sequence[float | None]) -> Iterator[float | None]:
-    """Holm-corrected p-values in the order of ``values``.
-
-    The k-th smallest of m values is multiplied by m − k + 1, and is at least as large as the corrected one before it.
-    """
+    """Holm-corrected p-values in the order of ``values``: the k-th smallest of m times m − k + 1, never decreasing."""
     order = sorted((value, index) for index, value in enumerate(values) if value is not None)
     corrected: list[float | None] = [None] * len(values)
     highest = 0.0

@@ -28,7 +28,6 @@ class Ranked:
     """A line of a comparison on one task at the longest length.
 
     Attributes:
-        scheme, task, metric, length: label of the line, and what it is ranked on.
         value, low, high: score and its 95 % interval; None if there is none.
         first, last: best and worst possible place; None for a line without a score.
         of: number of lines that are ranked.
