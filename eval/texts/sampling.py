@@ -40,13 +40,10 @@ class Tokenized:
     spans: tuple[tuple[int, int], ...]
     name: str = ""
 
-    def at(self, token: int) -> str:
-        """Name of a place in the document."""
-        return f"{self.name}, token {token}" if self.name else f"token {token}"
-
     def named(self, token: int) -> dict[str, str]:
         """Name and cluster of the window at a place; windows of a single document are a cluster each."""
-        return {"name": self.at(token), "cluster": self.name or self.at(token)}
+        name = f"{self.name}, token {token}" if self.name else f"token {token}"
+        return {"name": name, "cluster": self.name or name}
 
     def piece(self, first: int, last: int) -> str:
         """The text of the tokens from ``first`` to before ``last``."""
