@@ -60,7 +60,7 @@ def option_identity(name: str, value: Any, without: Path) -> Any:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Digest of the parts of a tokenizer that decide which tokens a text gets.
+    """Digest of the parts of a tokenizer that decide how a text is tokenised.
 
     Training and batching change a saved tokenizer: they add a pad token or chat markers, and store how the last batch
     was padded or truncated. The digest ignores these, because no text changes its tokens unless it spells out a marker.
