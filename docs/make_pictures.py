@@ -136,12 +136,6 @@ PICTURES = (
         "Layer × head, one scale per bar: largest weight at one distance; effect of shuffled positions.",
         "heads",
     ),
-    Made(
-        "probe-loss",
-        PROBE,
-        "Loss of the same last tokens by context length.",
-        "loss",
-    ),
 )
 SCHEME = "scheme-"
 OF_KINDS = {
