@@ -113,9 +113,8 @@ class Composition(Scheme):
         if not kept:
             return None
         first, last = (max(counts) for counts in zip(*kept, strict=True))
-        # FoX sums the channels of all keys between the first ones and the query, so none of them may be dropped.
-        sums = any(overrides(part, "extra_key_channels") for part in self.schemes)
-        return None if first and sums else (first, last)
+        # Gates between the first keys and the query count, so no key in between may be dropped.
+        return None if first and any(part.sums_gates for part in self.schemes) else (first, last)
 
     @property
     def caches_one_key(self) -> bool:
