@@ -111,7 +111,12 @@ class Composition(Scheme):
     @property
     def kept_keys(self) -> tuple[int, int] | None:
         kept = [part.kept_keys for part in self.schemes if part.kept_keys is not None]
-        return (max(first for first, _ in kept), max(last for _, last in kept)) if kept else None
+        if not kept:
+            return None
+        first, last = (max(counts) for counts in zip(*kept, strict=True))
+        # FoX sums the channels of all keys between the first ones and the query, so none of them may be dropped.
+        sums = any(overrides(part, "extra_key_channels") for part in self.schemes)
+        return None if first and sums else (first, last)
 
     @property
     def caches_one_key(self) -> bool:

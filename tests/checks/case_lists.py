@@ -53,6 +53,7 @@ COMPOSED = [
     Case("llama", "leaky_rerope", factor=4, key_cache="one"),
     Case("llama", "lm_infinite", factor=4, key_cache="one"),
     Case("llama", "rope+fox", factor=4),
+    Case("llama", "lm_infinite+fox", factor=4),  # the cache may drop none of the keys that the gates stand beside
     Case("llama", "rope+ssmax", factor=4),
     Case("llama", "alibi+ssmax", factor=4),
     Case("llama", "shaw", factor=4, values=True, key_query=True),
