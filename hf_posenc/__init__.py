@@ -1,10 +1,10 @@
-"""Change how a live Hugging Face transformer knows position.
+"""Replace the positional encoding of a loaded Hugging Face model.
 
 >>> model = AutoModelForCausalLM.from_pretrained(...)          # doctest: +SKIP
 >>> hf_posenc.patch_model(model, "yarn", factor=8)             # doctest: +SKIP
 >>> print(hf_posenc.describe(model))                           # doctest: +SKIP
 
-Names load when they are first used, so that the command line answers without torch.
+Names are imported when they are first used, so that the command line starts without torch.
 """
 
 from __future__ import annotations
@@ -54,38 +54,22 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "hf_posenc.checkpoints.auto": ("disable_auto", "enable_auto"),
         "hf_posenc.checkpoints.export": ("Exported", "export"),
         "hf_posenc.checkpoints.load": ("from_pretrained",),
-        "hf_posenc.checkpoints.merge": (
-            "Merged",
-            "merge",
-        ),
+        "hf_posenc.checkpoints.merge": ("Merged", "merge"),
         "hf_posenc.checkpoints.peft": ("load_peft_adapter",),
         "hf_posenc.checkpoints.readers.compare": ("read_elsewhere",),
         "hf_posenc.checks.run": ("check", "check_scheme"),
         "hf_posenc.core.record": ("SchemeRecord",),
         "hf_posenc.errors": ("PosEncError",),
         "hf_posenc.eval": ("compare", "evaluate"),
-        "hf_posenc.insight.advise": (
-            "Advice",
-            "advise",
-        ),
+        "hf_posenc.insight.advise": ("Advice", "advise"),
         "hf_posenc.patches.registry": ("register_adapter",),
-        "hf_posenc.patching.patch": (
-            "patch_model",
-            "unpatch_model",
-        ),
+        "hf_posenc.patching.patch": ("patch_model", "unpatch_model"),
         "hf_posenc.patching.report": ("PatchReport",),
         "hf_posenc.patching.set_factor": ("set_factor",),
-        "hf_posenc.patching.state": (
-            "describe",
-            "is_patched",
-            "scheme_of",
-        ),
+        "hf_posenc.patching.state": ("describe", "is_patched", "scheme_of"),
         "hf_posenc.schemes.base": ("Scheme",),
         "hf_posenc.schemes.citations": ("cite",),
-        "hf_posenc.schemes.registry": (
-            "list_schemes",
-            "register_scheme",
-        ),
+        "hf_posenc.schemes.registry": ("list_schemes", "register_scheme"),
         "hf_posenc.starters.loading": ("load_starter",),
         "hf_posenc.training.finetune": ("finetune",),
     },

@@ -1,9 +1,9 @@
-"""Everything that the author of a scheme or of an adapter needs, in one import.
+"""All names that authors of schemes and adapters need, in one module.
 
 >>> from hf_posenc.extend import Geometry, PositionContext, Positive, Scheme, ToeplitzBias, register_scheme
 >>> from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
 
-docs/add-scheme.md and docs/add-model.md say how they are used. Names load when they are first used.
+docs/add-scheme.md and docs/add-model.md explain them. Names are imported when they are first used.
 """
 
 from __future__ import annotations

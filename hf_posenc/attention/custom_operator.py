@@ -1,7 +1,8 @@
-"""A call as one custom operator of a graph that `torch.compile` made for any length: the routes run behind it.
+"""One custom operator for a whole attention call, in a graph that `torch.compile` makes for any length.
 
-A graph that held their loops over blocks would fix the number of tokens, and one without a loop holds all scores. The
-operator is given tensors and numbers: of terms that are functions of a distance, their values at all distances.
+The routes run inside the operator. Traced into the graph, their loops over blocks would fix the number of tokens, and
+without loops the graph would hold all scores. The operator takes tensors and numbers: a bias that is a function of
+distance becomes a table of its values at all distances.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
 
 NO_BOUND = -(1 << 62)
-"""Stands for None in the numbers of a band."""
+"""Stands for None in the bounds of a band."""
 
 
 def prepare(call: AttentionCall) -> Compute:
-    """Choose how to compute a call: as one operator of a graph, or by a route, as of `dispatch.prepare`."""
+    """The function that computes ``call``: the custom operator in a compiled graph, else that of `dispatch.prepare`."""
     return attend if accepts(call) and exported.accepts(call) else dispatch.prepare(call)
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Calls that `torch.compile` traces, on the CPU and without gradients, if the operator carries them.
+    """Whether `torch.compile` traces the call, on the CPU and without gradients, and the operator can express it.
 
-    What is exported must run without this package.
+    Exported graphs are excluded, because they must run without this package.
     """
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    if compiled and torch._C._are_functorch_transforms_active():  # of `torch.func`, which differentiates no operator
+    if compiled and torch._C._are_functorch_transforms_active():  # `torch.func` cannot differentiate the operator
         return False
     return compiled and not torch.is_grad_enabled() and call.values.device.type == "cpu" and carries(call)
 
 
 def carries(call: AttentionCall) -> bool:
-    """Whether a call is tensors and numbers: nothing computes a bias from queries, keys or weights."""
+    """Whether tensors and numbers express the call: no bias depends on queries, keys or weights."""
     return (
         call.dropout == 0.0
         and call.softcap is None
@@ -53,31 +54,31 @@ def carries(call: AttentionCall) -> bool:
 
 
 def has_table(bias: Bias, call: AttentionCall) -> bool:
-    """Whether a bias is one of distances, and those of the call are known by its lengths alone."""
+    """Whether a bias is a function of distance, and the lengths of the call determine all its distances."""
     return isinstance(bias, ToeplitzBias) and call.ctx.contiguous and not call.terms.split
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
+    """Attention output ``[batch, heads, query, value_dim]``."""
     terms, ctx = call.terms, call.ctx
-    of_key = [bias for bias in terms.bias if isinstance(bias, KeyBias)]
-    slopes = [bias.slopes for bias in of_key if bias.slopes is not None]
+    key_biases = [bias for bias in terms.bias if isinstance(bias, KeyBias)]
+    slopes = [bias.slopes for bias in key_biases if bias.slopes is not None]
     distances = torch.arange(1 - call.query_length, call.key_length, device=ctx.device)
-    of_distance = [bias.of_distance(distances) for bias in terms.bias if isinstance(bias, ToeplitzBias)]
+    tables = [bias.of_distance(distances) for bias in terms.bias if isinstance(bias, ToeplitzBias)]
     bands = [terms.visible, *[region.band for region in terms.regions]]
     return operator(
         list(call.queries), list(call.keys), call.values,
-        total([bias.values for bias in of_key]), total(slopes) if len(slopes) == len(of_key) else None,
-        total(of_distance), terms.row_scale, terms.sink, call.mask,
+        sum_of([bias.values for bias in key_biases]), sum_of(slopes) if len(slopes) == len(key_biases) else None,
+        sum_of(tables), terms.row_scale, terms.sink, call.mask,
         ctx.query_positions, ctx.key_positions, ctx.real_keys, ctx.contiguous, ctx.causal,
         [NO_BOUND if number is None else number for band in bands for number in astuple(band)],
         call.scaling, terms.logit_scale,
     )  # fmt: skip
 
 
-def total(parts: list[Tensor]) -> Tensor | None:
-    """Their sum; None of nothing."""
-    return reduce(torch.add, parts) if parts else None
+def sum_of(tensors: list[Tensor]) -> Tensor | None:
+    """Sum of the tensors, or None for an empty list."""
+    return reduce(torch.add, tensors) if tensors else None
 
 
 @torch.library.custom_op(f"{__name__.partition('.')[0]}::attend", mutates_args=())
@@ -85,7 +86,7 @@ def operator(
     queries: Sequence[Tensor],
     keys: Sequence[Tensor],
     values: Tensor,
-    of_key: Tensor | None,
+    key_bias: Tensor | None,
     slopes: Tensor | None,
     table: Tensor | None,
     row_scale: Tensor | None,
@@ -100,22 +101,22 @@ def operator(
     scaling: float,
     logit_scale: float,
 ) -> Tensor:
-    """The call again, with everything that a graph keeps of it.
+    """Rebuild the call from the tensors and numbers of the graph, and compute it.
 
     Args:
-        of_key: sum of the biases of keys, ``[batch or 1, heads, key]``; ``slopes [heads]`` where it is linear.
-        table: sum of the biases of distances, ``[heads, queries + keys − 1]``, from that of the first query to the
-            last key.
-        bands: numbers of the visible band and of those of the regions, `NO_BOUND` for none.
+        key_bias: sum of the key biases, ``[batch or 1, heads, key]``; ``slopes [heads]`` if it is linear.
+        table: sum of the distance biases, ``[heads, queries + keys − 1]``, from the smallest distance (the first query
+            to the last key) on.
+        bands: bounds of the visible band, then of the band of each region; `NO_BOUND` stands for None.
     """
     nearest = 1 - queries[0].shape[2]
-    biases: list[Bias] = [] if of_key is None else [KeyBias(of_key, slopes)]
+    biases: list[Bias] = [] if key_bias is None else [KeyBias(key_bias, slopes)]
     if table is not None:
         biases.append(ToeplitzBias(lambda distance: table[:, distance - nearest]))
-    visible, *of_regions = bands_of(bands)
+    visible, *region_bands = bands_of(bands)
     terms = Terms(
         bias=tuple(biases), row_scale=row_scale, logit_scale=logit_scale, visible=visible, sink=sink,
-        regions=tuple(Region(band) for band in of_regions),
+        regions=tuple(Region(band) for band in region_bands),
     )  # fmt: skip
     ctx = PositionContext(query_positions, key_positions, causal, contiguous, real_keys)
     call = AttentionCall(tuple(queries), tuple(keys), values, terms, ctx, mask, scaling)
@@ -128,7 +129,7 @@ def _shape(queries: Sequence[Tensor], keys: Sequence[Tensor], values: Tensor, *r
 
 
 def bands_of(numbers: Sequence[int]) -> list[Band]:
-    """Bands from their numbers, one after the other."""
+    """Bands from the concatenated list of their bounds."""
     size = len(fields(Band))
-    held: list[Any] = [None if number == NO_BOUND else number for number in numbers]
-    return [Band(*held[start : start + size]) for start in range(0, len(held), size)]
+    bounds: list[Any] = [None if number == NO_BOUND else number for number in numbers]
+    return [Band(*bounds[start : start + size]) for start in range(0, len(bounds), size)]

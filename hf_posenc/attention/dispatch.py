@@ -28,8 +28,8 @@ from hf_posenc.attention.routes import (
 from hf_posenc.core.tracing import is_traced
 
 ROUTES = {
-    one.name: one
-    for one in (
+    candidate.name: candidate
+    for candidate in (
         length_rotation.ROUTE,
         exported.ROUTE,
         content_bias.ROUTE,
@@ -44,50 +44,44 @@ ROUTES = {
         dense_blocks.ROUTE,
     )
 }
-"""In the order in which they are asked."""
+"""All routes, in the order in which they are tried."""
 
 
 def route(call: AttentionCall) -> str:
     """Name of the route that will compute the call."""
-    return next(name for name, one in ROUTES.items() if one.accepts(call))  # the last one accepts every call
+    return next(
+        name for name, candidate in ROUTES.items() if candidate.accepts(call)
+    )  # the last one accepts every call
 
 
 def rotates_at_read(call: AttentionCall) -> bool:
-    """Whether the route of a call reads keys by `AttentionCall.keys_of`; others take those of each region whole."""
+    """Whether the route of a call reads keys with `AttentionCall.keys_of`, and so needs no rotated copy of all keys."""
     if is_traced() or torch.is_grad_enabled() or call.query_length != 1 or call.softcap is not None:
         return False
     return ROUTES[route(call)].rotates_at_read
 
 
 def prepare(call: AttentionCall) -> Compute:
-    """Choose how to compute a call, and precompute what calls with equal terms, positions, mask and shapes share.
-
-    Sinks may differ: a layer may have one of its own.
+    """Choose the route of a call, and precompute what is the same in all layers.
 
     Returns:
-        A function from such a call to its mixed values. It keeps no queries, keys and values of ``call``.
+        A function that computes calls with equal terms, positions, mask and shapes. Only the sinks may differ, as each
+        layer may have its own. The function holds no queries, keys or values of ``call``.
     """
     runs = unpadded.runs(call)
     if runs is not None and unpadded.hide_nothing(runs, call):
-        return partial(_unmasked, _prepared(replace(call, mask=None)))
+        compute = _prepare_route(replace(call, mask=None))
+        return lambda layer_call: compute(replace(layer_call, mask=None))
     if runs is not None and unpadded.can_split(call):
-        return partial(unpadded.attend_runs, runs, compute=_attend)
-    return _prepared(call)
+        return partial(unpadded.attend_runs, runs, compute=lambda run: _prepare_route(run)(run))
+    return _prepare_route(call)
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``; values at padding are undefined."""
+    """Attention output ``[batch, heads, query, value_dim]``; outputs at padding are undefined."""
     return prepare(call)(call)
 
 
-def _prepared(call: AttentionCall) -> Compute:
+def _prepare_route(call: AttentionCall) -> Compute:
     name = route(call) if call.softcap is None else "dense_blocks"  # the only route with a softcap
-    return ROUTES[name].compute(call)
-
-
-def _attend(call: AttentionCall) -> Tensor:
-    return _prepared(call)(call)
-
-
-def _unmasked(compute: Compute, call: AttentionCall) -> Tensor:
-    return compute(replace(call, mask=None))
+    return ROUTES[name].prepare(call)

@@ -1,4 +1,4 @@
-"""Merge LSE partials: kernel calls on rectangles of query-key pairs, combined by log-sum-exp; pairs are disjoint.
+"""Combine partial attention outputs of disjoint sets of query-key pairs by their log-sum-exps (LSE).
 
     o = Σ_p e^(lse_p − lse) o_p,   lse = log(Σ_p e^lse_p + e^sink)
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
-from hf_posenc.attention.kernels.by_device import Added
+from hf_posenc.attention.kernels.by_device import MaskOrWindow
 
 
 @dataclass(frozen=True)
@@ -27,25 +27,26 @@ class PartialAttention:
 
     Attributes:
         region: number of the region.
-        rows: its queries.
-        keys: its keys.
-        causal: whether it is a square below its own diagonal.
-        mask: added to the scores, float32 ``[1, 1, rows, keys]``, a window (see `by_device.Added`), or None.
-        offset: constant of each query that the mask leaves out, float32 ``[batch or 1, heads, rows]``, or None.
+        rows: slice of the queries.
+        keys: slice of the keys.
+        causal: whether the pairs are a causal square.
+        mask: float32 ``[1, 1, rows, keys]``, added to the scores; or a window (see `by_device.MaskOrWindow`); or None.
+        offset: constant per query that the mask omits, added to the log-sum-exp, float32 ``[batch or 1, heads, rows]``;
+            or None.
     """
 
     region: int
     rows: slice
     keys: slice
     causal: bool = False
-    mask: Added = None
+    mask: MaskOrWindow = None
     offset: Tensor | None = None
 
 
 def attend(partials: Sequence[PartialAttention], call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]`` of a call, cut into disjoint sets of pairs.
+    """Attention output ``[batch, heads, query, value_dim]`` of a call that is cut into disjoint sets of pairs.
 
-    Every query needs a partial with a visible key.
+    Every query must have a visible key in some partial.
     """
     cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask, p.offset) for p in partials)
     return merged(cuts, call.scale, len(call.queries), call.terms.sink, call.values, *call.queries, *call.keys)
@@ -55,19 +56,19 @@ def attend(partials: Sequence[PartialAttention], call: AttentionCall) -> Tensor:
 def merged(
     cuts: tuple[tuple, ...], scale: float, count: int, sink: Tensor | None, values: Tensor, *rotated: Tensor
 ) -> Tensor:
-    """The same from the fields of the partials, as a graph takes no custom objects."""
+    """`attend` for plain tuples and tensors, because a compiled graph accepts no custom objects."""
     return MergedAttention.apply(tuple(PartialAttention(*cut) for cut in cuts), scale, count, sink, values, *rotated)
 
 
-def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
-    """Add a partial to ``out [batch, heads, rows, dim]`` and ``lse [batch, heads, rows]``, float32, in place."""
+def merge_into(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+    """Merge a partial into ``out [batch, heads, rows, dim]`` and ``lse [batch, heads, rows]``, float32, in place."""
     # e^(more_lse − total), in a form that makes the merged output one interpolation: a single pass over it.
-    out.lerp_(more.float(), (more_lse - lse).sigmoid_()[..., None])
-    torch.logaddexp(lse, more_lse, out=lse)
+    out.lerp_(part.float(), (part_lse - lse).sigmoid_()[..., None])
+    torch.logaddexp(lse, part_lse, out=lse)
 
 
 def with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
-    """Output ``[batch, heads, rows, dim]`` and log-sum-exp ``[batch, heads, rows]`` with a sink ``[heads]`` as well."""
+    """Merge a sink ``[heads]`` into ``out [batch, heads, rows, dim]`` and ``lse [batch, heads, rows]``."""
     logit = sink.float()[None, :, None]
     return out * (lse - logit).sigmoid()[..., None], torch.logaddexp(lse, logit)
 
@@ -82,21 +83,21 @@ class PartialSum:
         self.lse = like.new_empty(batch, rows, heads, dtype=torch.float32).transpose(1, 2)
         self.reached = bytearray(rows)
 
-    def add(self, rows: slice, more: Tensor, more_lse: Tensor) -> None:
-        """Add the output of a partial, ``[batch, heads, rows, dim]`` and log-sum-exp ``[batch, heads, rows]``."""
+    def add(self, rows: slice, part: Tensor, part_lse: Tensor) -> None:
+        """Merge a partial output ``[batch, heads, rows, dim]`` and its log-sum-exp ``[batch, heads, rows]``."""
         reached, out, lse = self.reached[rows], self.out[:, :, rows], self.lse[:, :, rows]
         if any(reached):
             if not all(reached):
-                unset = torch.tensor([not one for one in reached], device=lse.device)
+                unset = torch.tensor([not flag for flag in reached], device=lse.device)
                 out[:, :, unset], lse[:, :, unset] = 0.0, -torch.inf
-            merge_into(out, lse, more, more_lse)
+            merge_into(out, lse, part, part_lse)
         else:
-            out.copy_(more)
-            lse.copy_(more_lse)
+            out.copy_(part)
+            lse.copy_(part_lse)
         self.reached[rows] = b"\1" * len(reached)
 
 
-def mixed(
+def merge_partials(
     partials: Iterable[PartialAttention],
     queries: Sequence[Tensor],
     keys: Sequence[Tensor],
@@ -104,7 +105,7 @@ def mixed(
     scale: float,
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Merged output, in the dtype of the queries, and log-sum-exp.
+    """Compute the partials and merge them: output, in the dtype of the queries, and log-sum-exp.
 
     Args:
         partials: disjoint sets of pairs.
@@ -112,21 +113,21 @@ def mixed(
         keys: one per region, ``[batch, kv_heads, key, head_dim]``.
         values: ``[batch, kv_heads, key, head_dim]``.
         scale: factor of q · k.
-        sink: logit of one more key that has no value, ``[heads]``.
+        sink: logit of one extra key without a value, ``[heads]``.
     """
-    kernel, total = by_device.of(values), PartialSum(queries[0])
-    for p in partials:
-        more, more_lse = kernel.attend(
-            queries[p.region][:, :, p.rows], keys[p.region][:, :, p.keys], values[:, :, p.keys],
-            causal=p.causal, mask=p.mask, scale=scale,
+    kernel, total = by_device.kernel_of(values), PartialSum(queries[0])
+    for cut in partials:
+        part, part_lse = kernel.attend(
+            queries[cut.region][:, :, cut.rows], keys[cut.region][:, :, cut.keys], values[:, :, cut.keys],
+            causal=cut.causal, mask=cut.mask, scale=scale,
         )  # fmt: skip
-        total.add(p.rows, more, more_lse if p.offset is None else more_lse + p.offset)
+        total.add(cut.rows, part, part_lse if cut.offset is None else part_lse + cut.offset)
     out, lse = (total.out, total.lse) if sink is None else with_sink(total.out, total.lse, sink)
     return out.to(queries[0].dtype), lse
 
 
 class MergedAttention(torch.autograd.Function):
-    """Merge partials; the backward pass runs that of each partial with the merged result."""
+    """Merge partials. The backward pass runs each partial with the merged output and log-sum-exp."""
 
     @staticmethod
     def forward(
@@ -138,34 +139,34 @@ class MergedAttention(torch.autograd.Function):
         values: Tensor,
         *rotated: Tensor,
     ) -> Tensor:
-        """Mixed values; saves tensors for backward. ``rotated`` are queries and keys of ``count`` regions."""
-        out, lse = mixed(partials, rotated[:count], rotated[count:], values, scale, sink)
+        """Attention output; saves tensors for backward. ``rotated``: queries, then keys, of ``count`` regions."""
+        out, lse = merge_partials(partials, rotated[:count], rotated[count:], values, scale, sink)
         ctx.save_for_backward(sink, values, out, lse, *rotated)
         ctx.partials, ctx.scale, ctx.count = partials, scale, count
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the tensors that `forward` was given."""
+        """Gradients of the tensor arguments of `forward`."""
         sink, values, out, lse, *rotated = ctx.saved_tensors
         count = ctx.count
-        kernel = by_device.of(values)
+        kernel = by_device.kernel_of(values)
         d_values, *d_rotated = (torch.zeros_like(t) for t in (values, *rotated))
-        for p in ctx.partials:
-            rows, seen = p.rows, p.keys
-            of_mask = lse[:, :, rows] if p.offset is None else lse[:, :, rows] - p.offset
+        for cut in ctx.partials:
+            rows, seen = cut.rows, cut.keys
+            part_lse = lse[:, :, rows] if cut.offset is None else lse[:, :, rows] - cut.offset
             dq, dk, dv = kernel.gradient(
-                grad[:, :, rows], rotated[p.region][:, :, rows], rotated[count + p.region][:, :, seen],
-                values[:, :, seen], out[:, :, rows], of_mask, causal=p.causal, mask=p.mask, scale=ctx.scale,
+                grad[:, :, rows], rotated[cut.region][:, :, rows], rotated[count + cut.region][:, :, seen],
+                values[:, :, seen], out[:, :, rows], part_lse, causal=cut.causal, mask=cut.mask, scale=ctx.scale,
             )  # fmt: skip
-            d_rotated[p.region][:, :, rows] += dq
-            d_rotated[count + p.region][:, :, seen] += dk
+            d_rotated[cut.region][:, :, rows] += dq
+            d_rotated[count + cut.region][:, :, seen] += dk
             d_values[:, :, seen] += dv
         return None, None, None, gradient_of_sink(sink, out, lse, grad), d_values, *d_rotated
 
 
 def gradient_of_sink(sink: Tensor | None, out: Tensor, lse: Tensor, grad: Tensor) -> Tensor | None:
-    """Gradient of a sink's logit: its weight times −o · ∂o, as it has no value, summed over the queries."""
+    """Gradient of a sink's logit: its weight times −o · ∂o, summed over the queries, because it has no value."""
     if sink is None:
         return None
     weight = (sink.float()[None, :, None] - lse).exp()

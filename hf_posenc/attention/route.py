@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 
-Compute = Callable[[AttentionCall], Tensor]  # to mixed values, [batch, heads, query, value_dim]
+Compute = Callable[[AttentionCall], Tensor]  # returns the output, [batch, heads, query, value_dim]
 
 
 @dataclass(frozen=True)
@@ -17,19 +17,14 @@ class Route:
     """One way to compute a call.
 
     Attributes:
-        name: of its module.
-        accepts: whether it can compute a call, and is worth it.
-        attend: mixed values of a call; None where it is prepared.
-        prepare: the function for calls like one, made once for all layers; None where there is nothing to prepare.
-        rotates_at_read: whether it reads keys by `AttentionCall.keys_of`; others take those of each region whole.
+        name: name of the route's module.
+        accepts: whether the route can compute a call, and is a good choice for it.
+        prepare: returns the function that computes calls like its argument; it is called once for all layers.
+        rotates_at_read: whether the route reads keys with `AttentionCall.keys_of`. Other routes read ``keys``, which
+            must be rotated before.
     """
 
     name: str
     accepts: Callable[[AttentionCall], bool]
-    attend: Compute | None = None
-    prepare: Callable[[AttentionCall], Compute] | None = None
+    prepare: Callable[[AttentionCall], Compute]
     rotates_at_read: bool = False
-
-    def compute(self, call: AttentionCall) -> Compute:
-        """How calls like this one are computed."""
-        return self.prepare(call) if self.prepare is not None else self.attend  # type: ignore[return-value]  # has one

@@ -1,1 +1,1 @@
-"""KV caches: eviction, preallocation, re-rotation, key positions, and what a cache must be to fit a call."""
+"""KV caches: eviction, preallocation, rotation at read, key positions, and checks that a cache fits a call."""

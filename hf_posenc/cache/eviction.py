@@ -1,8 +1,8 @@
 """KV-cache eviction: keep the first and the most recent keys only, O(first + last) memory at any sequence length.
 
-transformers' caches grow or slide. For schemes that never attend to the keys in between (`Scheme.kept_keys`), layers of
-an empty `DynamicCache` are replaced by layers that evict them. Masks of the keys that are left are made by
-`hf_posenc.forward.keys_in_reach`.
+transformers' caches grow or slide. If a scheme never attends to keys in between (`Scheme.kept_keys`), layers of an
+empty `DynamicCache` are replaced by layers that evict these keys. `hf_posenc.forward.keys_in_reach` makes masks for
+the remaining keys.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, DynamicLayer
 
-from hf_posenc.cache.key_layout import held_layer
+from hf_posenc.cache.key_layout import layer_at
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry, NotTraceable
 
-EVICTS = "posenc_evicts"  # of a cache: some of its layers do
+EVICTS = "posenc_evicts"  # attribute of a cache with evicting layers
 
 
 class EvictingLayer(DynamicLayer):
-    """Keeps the first ``first`` and the last ``last`` keys between calls; within a call all new ones are there too.
+    """Cache layer that keeps the first ``first`` and the last ``last`` keys between calls.
 
-    ``pads`` columns of padding before the first token of some row are kept beside them.
+    An update also returns all new keys. ``pads`` more columns are kept at the start, for the padding of the rows.
     """
 
     def __init__(self, first: int, last: int) -> None:
@@ -31,10 +31,10 @@ class EvictingLayer(DynamicLayer):
         self.first, self.last, self.pads, self.total = first, last, 0, 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Keys and values the new queries can see; what later ones cannot is dropped.
+        """Return the keys and values that new queries can see, and drop keys that later queries cannot see.
 
         Raises:
-            NotTraceable: a step that continues this cache is exported.
+            NotTraceable: an export traces a step that continues this cache.
         """
         if self.total and getattr(torch.compiler, "is_exporting", bool)():
             raise NotTraceable(
@@ -43,48 +43,47 @@ class EvictingLayer(DynamicLayer):
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        keys, values = self._kept(self.keys, key_states), self._kept(self.values, value_states)
+        keys, values = self._evict(self.keys, key_states), self._evict(self.values, value_states)
         self.total += key_states.shape[-2]
-        # One key too many is left out when the next ones are joined, which spares a copy of all others.
-        one_more = keys.shape[-2] <= self.kept + 1
-        self.keys: Tensor = keys if one_more else self._kept(keys)
-        self.values: Tensor = values if one_more else self._kept(values)
+        # One surplus key is dropped with the next update, which saves a copy of all others.
+        one_more = keys.shape[-2] <= self.capacity + 1
+        self.keys: Tensor = keys if one_more else self._evict(keys)
+        self.values: Tensor = values if one_more else self._evict(values)
         return keys, values
 
     def columns(self, length: int, device: torch.device) -> Tensor:
-        """Indices in the sequence of the keys that the next update, of ``length`` tokens, returns."""
-        held = self.held
-        first = min(self.first + self.pads, held)
-        recent = torch.arange(self.total - (held - first), self.total + length, device=device)
+        """Indices in the sequence of the keys that the next update of ``length`` tokens will return."""
+        first = min(self.first + self.pads, self.visible)
+        recent = torch.arange(self.total - (self.visible - first), self.total + length, device=device)
         return torch.cat((torch.arange(first, device=device), recent))
 
     @property
-    def kept(self) -> int:
-        """Keys that are kept for later queries, at most."""
+    def capacity(self) -> int:
+        """Largest number of keys that are kept for later queries."""
         return self.first + self.pads + self.last
 
     @property
-    def held(self) -> int:
-        """Keys in memory that later queries can see."""
-        return 0 if self.keys is None or self.keys.numel() == 0 else min(self.keys.shape[-2], self.kept)
+    def visible(self) -> int:
+        """Number of keys in memory that later queries can see."""
+        return 0 if self.keys is None or self.keys.numel() == 0 else min(self.keys.shape[-2], self.capacity)
 
     @property
     def gaps(self) -> bool:
-        """Whether something was dropped."""
-        return self.held < self.total
+        """Whether keys were dropped."""
+        return self.visible < self.total
 
     @property
     def is_croppable(self) -> bool:
-        """Whether the newest keys can be removed: where nothing was dropped that would have to come back for them."""
+        """Whether the newest keys can be removed: only if no keys were dropped."""
         return not self.gaps
 
     def get_seq_length(self) -> int:
-        """Tokens seen so far."""
+        """Number of tokens seen so far."""
         return self.total
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Keys the next update returns; the mask made of it means nothing where there are gaps."""
-        return self.held + query_length, 0
+        """Number of keys that the next update returns. With gaps, masks made from it are replaced."""
+        return self.visible + query_length, 0
 
     def reset(self) -> None:
         """Empty the layer."""
@@ -92,24 +91,24 @@ class EvictingLayer(DynamicLayer):
         self.pads = self.total = 0
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refused once something was dropped: what is gone cannot become the newest again.
+        """Remove the newest keys.
 
         Raises:
-            BackendCannotCarry: something was dropped.
+            BackendCannotCarry: keys were dropped, and some of them would be among the last again.
         """
-        if tokens_to_remove == 0:  # assisted generation says so wherever every guess was right
+        if tokens_to_remove == 0:  # assisted generation crops 0 tokens if every guess was right
             return
         if self.gaps:
             raise BackendCannotCarry(
-                f"A cache that dropped keys ({self.total - self.held} of {self.total} here) cannot be cropped, as "
+                f"A cache that dropped keys ({self.total - self.visible} of {self.total} here) cannot be cropped, as "
                 "assisted decoding and prompt_lookup_num_tokens do. Generate without them."
             )
         super().crop(tokens_to_remove)
-        self.total = self.held
+        self.total = self.visible
 
-    def _kept(self, states: Tensor, *new: Tensor) -> Tensor:
-        """What is kept of some keys or values, and new ones behind them."""
-        first, surplus = self.first + self.pads, 0 if states.numel() == 0 else states.shape[-2] - self.kept
+    def _evict(self, states: Tensor, *new: Tensor) -> Tensor:
+        """Concatenate the kept keys (or values) and new ones."""
+        first, surplus = self.first + self.pads, 0 if states.numel() == 0 else states.shape[-2] - self.capacity
         if surplus <= 0:
             return torch.cat((states, *new), dim=-2)
         recent = states[..., first + surplus :, :], *new
@@ -117,9 +116,9 @@ class EvictingLayer(DynamicLayer):
 
 
 def install_eviction(cache: Cache, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
-    """Install evicting layers in an empty cache, where a layer of the model has ``kept = (first, last)``.
+    """Install evicting layers in an empty cache for layers of the model with ``kept = (first, last)``.
 
-    Only left-padded batches are evicted: elsewhere the most recent keys are different columns in every sequence.
+    Other batches than left-padded ones evict nothing: their most recent keys are different columns in every sequence.
     """
     if padding is not None and (is_traced() or not is_left_padded(padding)):  # a graph cannot know where padding stands
         return
@@ -132,9 +131,9 @@ def install_eviction(cache: Cache, kept: list[tuple[int, int] | None], padding: 
 
 
 def keep_padding(cache: Cache | None, padding: Tensor | None) -> None:
-    """Have evicting layers keep columns of padding, too.
+    """Let evicting layers keep columns of padding, too.
 
-    The first real token of a left-padded sequence comes after its padding, of which each chunk of a prefill shows more.
+    The first real token of a left-padded sequence comes after its padding, which may extend over several chunks.
     """
     if cache is None or padding is None or is_traced():  # a compiled step adds no padding
         return
@@ -151,14 +150,14 @@ def is_left_padded(padding: Tensor) -> bool:
 
 
 def is_fresh(cache: Cache | None) -> bool:
-    """Whether it is a growing cache in which nothing was written yet."""
+    """Whether a cache is growing and empty."""
     return type(cache) is DynamicCache and not any(getattr(layer, "is_initialized", True) for layer in cache.layers)
 
 
-def ascend(positions: Tensor | None, padding: Tensor | None) -> bool:
-    """Whether positions ``[batch or 1, token]`` rise from each real token to the next; None is the model's own.
+def are_ascending(positions: Tensor | None, padding: Tensor | None) -> bool:
+    """Whether positions ``[batch or 1, token]`` increase from each real token to the next; None counts on.
 
-    Then a key that is no longer among the last ones is out of every later query's window, too.
+    Then a key that is no longer among the last ones is outside of every later query's window, too.
     """
     if positions is None or positions.shape[1] < 2 or is_traced():
         return True
@@ -169,20 +168,22 @@ def ascend(positions: Tensor | None, padding: Tensor | None) -> bool:
 
 
 def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tensor | None) -> None:
-    """Refuse positions that go back, as padding in a text has them do, in a cache that may have dropped what they see.
+    """Refuse positions that decrease if evicting layers may have dropped keys that the new tokens would see.
+
+    Padding inside of a text makes positions decrease, too.
 
     Args:
-        cache: of self-attention.
-        positions: of all tokens of the text, ``[batch or 1, token]``.
-        length: of how many of them are new.
-        padding: ``[batch, token]``, true at real tokens, if anything is padded.
+        cache: KV cache of self-attention.
+        positions: positions of all tokens of the text, ``[batch or 1, token]``.
+        length: number of new tokens.
+        padding: ``[batch, token]``, true at real tokens; None without padding.
 
     Raises:
-        BackendCannotCarry: they do.
+        BackendCannotCarry: new positions decrease.
     """
     if not any(isinstance(layer, EvictingLayer) for layer in cache.layers):
         return
-    if ascend(positions[:, -length - 1 :], padding):
+    if are_ascending(positions[:, -length - 1 :], padding):
         return
     cause, remedy = "The new position_ids go back", "Number the tokens upwards"
     if padding is not None and not is_left_padded(padding):
@@ -192,13 +193,13 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
     )
 
 
-def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
-    """A layer of a cache, if it evicts keys."""
-    found = held_layer(cache, layer)
-    return found if isinstance(found, EvictingLayer) else None
+def evicting_layer(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
+    """A layer of a cache if it evicts keys; else None."""
+    cache_layer = layer_at(cache, layer)
+    return cache_layer if isinstance(cache_layer, EvictingLayer) else None
 
 
 def eviction_state(cache: Cache | None, layer: int | None) -> tuple[int, int, int, int] | None:
-    """What an evicting layer has kept and dropped, as a value that changes when that does; None for other layers."""
-    found = layer_of(cache, layer)
-    return None if found is None else (found.first, found.last, found.pads, found.total)
+    """Numbers that determine the columns of an evicting layer, as a dictionary key; None for other layers."""
+    evicting = evicting_layer(cache, layer)
+    return None if evicting is None else (evicting.first, evicting.last, evicting.pads, evicting.total)

@@ -1,7 +1,7 @@
-"""Values of a scheme that live as long as a KV cache: what depends on its weights and on distances alone.
+"""Values of a scheme that live as long as a KV cache: they depend on weights and distances alone.
 
-A decoded token needs the projections of every distance behind it, and nothing of them has changed since the last
-token. They are kept beside the keys, which the same weights made, and go with them.
+A decoded token needs the projections of every distance before it, which have not changed since the last token. They
+are stored with the keys that the same weights made.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from transformers import Cache
 from hf_posenc.core.tracing import is_traced
 
 KEPT: WeakKeyDictionary[Cache, dict[int, dict[Hashable, Any]]] = WeakKeyDictionary()
-"""Of a cache: by number of the layer, what its scheme keeps. No attribute: those become inputs of an exported graph."""
+"""Values by cache and number of the layer. Not an attribute of the cache: it would be an input of exported graphs."""
 
 
 def kept_values(cache: Cache | None, layer: int | None) -> dict[Hashable, Any] | None:
-    """What the scheme of a layer keeps with a cache, before the cache takes the new keys.
+    """Values that a layer's scheme keeps with a cache, before the cache takes the new keys.
 
-    None without a cache, with a gradient, in a traced graph, and for a static cache, which counts its tokens on its
-    device and may be used again after the weights have changed.
+    None without a cache, with gradients, in traced graphs, and for a static cache. A static cache counts its tokens on
+    its device, and may be reused after the weights have changed.
     """
     if cache is None or layer is None or torch.is_grad_enabled() or is_traced():
         return None
-    held = cache.get_seq_length(layer)
-    if not isinstance(held, int):
+    length = cache.get_seq_length(layer)
+    if not isinstance(length, int):
         return None
     layers = KEPT.setdefault(cache, {})
-    if held == 0:  # a new text, perhaps after a training step
+    if length == 0:  # a new text, perhaps after a training step
         layers[layer] = {}
     return layers.setdefault(layer, {})

@@ -1,7 +1,7 @@
-"""KV cache of length-dependent rotations (dynamic NTK): unrotated keys, and a copy rotated for the last query.
+"""KV cache for length-dependent rotations (dynamic NTK): unrotated keys, and a copy rotated for the last query.
 
-Queries of one length read the same rotated keys. While decoding stays within one step of lengths, only the new key is
-rotated; the copy is made anew where the length, or the order of the sequences, changes.
+Queries with the same effective length read the same rotated keys. While that length stays the same, decoding rotates
+only the new key. The copy is made anew when the length or the order of the sequences changes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
-from hf_posenc.cache.key_layout import held_layer
+from hf_posenc.cache.key_layout import layer_at
 from hf_posenc.cache.preallocated import Buffer, PreallocatedLayer
 from hf_posenc.core.tracing import is_traced
 
@@ -21,7 +21,7 @@ RotateColumns = Callable[[slice], Tensor]
 
 
 class LengthRotatedLayer(PreallocatedLayer):
-    """Preallocated layer with a rotated copy of its keys, which a new order of the sequences discards."""
+    """Preallocated layer with a rotated copy of its keys; reordering the sequences discards the copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class LengthRotatedLayer(PreallocatedLayer):
         """All keys, rotated for queries of ``length``, ``[batch, kv_heads, key, head_dim]``.
 
         Args:
-            length: what decides the rotation.
+            length: effective length, which defines the rotation.
             first: position of the first key, ``[batch or 1]``.
-            rotate: rotates some columns of the unrotated keys.
+            rotate: returns the keys of some columns, rotated.
         """
-        if torch.is_grad_enabled() and not is_traced():  # recomputed in the backward pass, which must find what it was
+        if torch.is_grad_enabled() and not is_traced():  # a backward pass must not find a later copy
             return rotate(slice(None))
         if self.copy is None or self.copy[0] != length or not torch.equal(self.copy[1], first):
             keys = rotate(slice(None))
@@ -53,41 +53,41 @@ class LengthRotatedLayer(PreallocatedLayer):
         super().reset()
 
     def reorder_cache(self, beam_idx: Any) -> None:
-        """Beams change places."""
+        """Reorder the beams, and discard the copy."""
         self.copy = None
         super().reorder_cache(beam_idx)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """The newest keys go, from both."""
+        """Remove the newest keys, also from the copy."""
         super().crop(tokens_to_remove)
         if self.copy is not None:
             length, first, keys = self.copy
             self.copy = (length, first, keys[:, :, : self.get_seq_length()])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Rows are repeated."""
+        """Repeat the rows, and discard the copy."""
         self.copy = None
         super().batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Rows are chosen."""
+        """Select rows, and discard the copy."""
         self.copy = None
         super().batch_select_indices(indices)
 
 
 def install_length_rotation(cache: Cache, by_length: list[bool]) -> None:
-    """Give an empty cache layers that keep a copy, where a layer of the model rotates by row."""
+    """Replace layers of an empty cache where ``by_length`` says that the model's layer rotates by length."""
     if any(by_length):
         layers = cache.layers or [DynamicLayer() for _ in by_length]
         cache.layers = [
-            LengthRotatedLayer() if wanted and type(layer) is DynamicLayer else layer
-            for layer, wanted in zip(layers, by_length, strict=True)
+            LengthRotatedLayer() if rotates_by_length and type(layer) is DynamicLayer else layer
+            for layer, rotates_by_length in zip(layers, by_length, strict=True)
         ]
 
 
-def length_rotation_of(
+def rotated_keys_of(
     cache: Cache | None, layer: int | None, rows: int
 ) -> Callable[[int, Tensor, RotateColumns], Tensor] | None:
-    """How a decode query gets its rotated keys; None where the layer keeps no copy, or there are several queries."""
-    found = held_layer(cache, layer) if rows == 1 else None
-    return found.rotated_keys if isinstance(found, LengthRotatedLayer) else None
+    """`LengthRotatedLayer.rotated_keys` of a layer for a decode query; None for several queries or another layer."""
+    cache_layer = layer_at(cache, layer) if rows == 1 else None
+    return cache_layer.rotated_keys if isinstance(cache_layer, LengthRotatedLayer) else None

@@ -1,8 +1,8 @@
 """KV cache with preallocated capacity: append new keys and values in place instead of concatenating.
 
-transformers' growing cache concatenates, which copies every key and value at every step: most of the time of decoding
-a long text on a CPU. Here capacity for a few hundred tokens is allocated at a time. What was returned is never
-overwritten: a layer writes only behind the last token ever written to its buffer, else it copies as usual.
+transformers' growing cache concatenates, which copies every key and value at every step. This takes most of the time
+when a CPU decodes a long text. Here capacity for a few hundred tokens is allocated at a time. Returned tensors are
+never overwritten: a layer writes only after the last token ever written to its buffer, and copies otherwise.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ CAPACITY_STEP = 256  # tokens; one copy in 256 steps costs little next to readin
 
 
 class Buffer:
-    """Memory for one tensor ``[batch, heads, token, dim]`` that grows along its tokens."""
+    """Preallocated memory for a tensor ``[batch, heads, token, dim]`` that grows along its tokens."""
 
     def __init__(self) -> None:
         self.memory: Tensor | None = None
         self.written = 0
         self.returned: Tensor | None = None
 
-    def append(self, held: Tensor, new: Tensor) -> Tensor:
-        """``held`` followed by ``new``, a view of this memory."""
-        memory, known = self.memory, held is self.returned
-        count = self.written if known else (0 if held.numel() == 0 else held.shape[-2])
+    def append(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return ``old`` followed by ``new``, a view of this memory."""
+        memory, is_last = self.memory, old is self.returned
+        count = self.written if is_last else (0 if old.numel() == 0 else old.shape[-2])
         end = count + new.shape[-2]
-        # What is held must be all that was ever written here: then nobody can be reading what comes behind it.
-        goes_on = (
+        # Write in place only if ``old`` is all that was ever written here: then no other view reaches beyond it.
+        in_place = (
             memory is not None
             and end <= memory.shape[-2]
             and (torch.is_inference_mode_enabled() or not memory.is_inference())
-            and held.data_ptr() == memory.data_ptr()
-            and (known or (count == self.written and held.shape[:2] == memory.shape[:2]))
+            and old.data_ptr() == memory.data_ptr()
+            and (is_last or (count == self.written and old.shape[:2] == memory.shape[:2]))
         )
-        if memory is None or not goes_on:
-            capacity = CAPACITY_STEP if count else 0  # a prefill without decoding takes no more than its own
+        if memory is None or not in_place:
+            capacity = CAPACITY_STEP if count else 0  # a prefill without decoding needs no more
             memory = new.new_empty(*new.shape[:2], end + capacity, new.shape[-1])
             if count:
-                memory[..., :count, :] = held
+                memory[..., :count, :] = old
         memory.narrow(-2, count, new.shape[-2]).copy_(new)
         self.memory, self.written, self.returned = memory, end, memory.narrow(-2, 0, end)
         return self.returned
 
 
 class PreallocatedLayer(DynamicLayer):
-    """transformers' own layer, in preallocated buffers.
+    """transformers' growing layer with preallocated buffers.
 
-    They are no attributes, as those become inputs of an exported graph. A copy of a layer begins with new ones.
+    The buffers are not attributes, which would be inputs of exported graphs. A copy of a layer gets new buffers.
     """
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Cache the new keys and values, and return all of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if torch.is_grad_enabled() or is_traced():  # a gradient or a trace needs tensors of their own
+        if torch.is_grad_enabled() or is_traced():  # autograd and traces need new tensors
             return super().update(key_states, value_states, *args, **kwargs)
         keys, values = BUFFERS.get(self) or BUFFERS.setdefault(self, (Buffer(), Buffer()))
         self.keys: Tensor = keys.append(self.keys, key_states)
@@ -79,5 +79,5 @@ BUFFERS: WeakKeyDictionary[PreallocatedLayer, tuple[Buffer, Buffer]] = WeakKeyDi
 def install_preallocation(cache: Cache, layers: int) -> None:
     """Install preallocated layers in an empty cache that is not offloaded."""
     if not cache.offloading and not is_traced():
-        found = cache.layers or [DynamicLayer() for _ in range(layers)]
-        cache.layers = [PreallocatedLayer() if type(layer) is DynamicLayer else layer for layer in found]
+        existing = cache.layers or [DynamicLayer() for _ in range(layers)]
+        cache.layers = [PreallocatedLayer() if type(layer) is DynamicLayer else layer for layer in existing]

@@ -1,7 +1,7 @@
 """Follow a KV cache through reordering, repetition and selection of its sequences (beam search).
 
-Beam search, contrastive search and callers of their own rearrange a cache between two forward passes. The first layer
-of a cache passes every such change on.
+Beam search, contrastive search and user code rearrange a cache between two forward passes. The first layer of a cache
+reports every such change to a follower.
 """
 
 from __future__ import annotations
@@ -17,68 +17,68 @@ _CLASSES: dict[type[CacheLayerMixin], type[CacheLayerMixin]] = {}
 
 
 class CacheRows(Protocol):
-    """Something with a row for each row of the cache, or with one for all of them."""
+    """An object with one row for each row of the cache, or one row for all."""
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
 
     def select(self, rows: Tensor) -> None:
-        """Keep the rows of these numbers, in this order."""
+        """Select rows by index, in this order."""
 
 
 FOLLOWERS: WeakKeyDictionary[CacheLayerMixin, CacheRows] = WeakKeyDictionary()
-"""What follows the rows of a layer. It is no attribute, as those become inputs of an exported graph."""
+"""Follower of each layer's rows. Not an attribute of the layer: it would be an input of exported graphs."""
 
 
-def following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
-    """The class of a cache layer, with a follower that sees every change of its rows."""
+def follower_class(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
+    """Subclass of a cache layer's class that reports every change of its rows to its follower."""
     if cls in _CLASSES:
         return _CLASSES[cls]
 
-    class Following(cls):  # made for the class that a layer happens to have
-        _layer_type = None  # with a type it would take the place of ``cls`` in transformers' tables
+    class Following(cls):  # type of the layer at run time
+        _layer_type = None  # with a type it would replace ``cls`` in transformers' tables
 
         def reorder_cache(self, beam_idx: Tensor) -> None:
-            """Beams change places."""
+            """Reorder the beams."""
             super().reorder_cache(beam_idx)
             FOLLOWERS[self].select(beam_idx)
 
         def batch_repeat_interleave(self, repeats: int) -> None:
-            """Every row is repeated."""
+            """Repeat every row."""
             super().batch_repeat_interleave(repeats)
             follower = FOLLOWERS[self]
             follower.select(torch.arange(follower.rows).repeat_interleave(repeats))
 
         def batch_select_indices(self, indices: Tensor) -> None:
-            """Some rows are chosen."""
+            """Select rows."""
             super().batch_select_indices(indices)
             FOLLOWERS[self].select(indices)
 
         def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-            """Copied and pickled by the class it was made for: this one has no name to be found by."""
+            """Copy and pickle by the original class: this class cannot be imported by name."""
             return _empty, (cls,), (vars(self), FOLLOWERS[self])
 
         def __setstate__(self, state: tuple[dict[str, Any], CacheRows]) -> None:
             self.__dict__.update(state[0])
             FOLLOWERS[self] = state[1]
 
-    # An exporter writes the path of a class and looks it up, and a graph needs ``cls`` alone.
+    # An exporter looks a class up by its path, and a graph needs ``cls`` alone.
     Following.__module__, Following.__name__, Following.__qualname__ = cls.__module__, cls.__name__, cls.__qualname__
     _CLASSES[cls] = Following
     return Following
 
 
 def _empty(cls: type[CacheLayerMixin]) -> CacheLayerMixin:
-    """A layer without content, for `copy` and `pickle` to fill."""
-    return object.__new__(following(cls))
+    """Empty layer, which `copy` and `pickle` fill."""
+    return object.__new__(follower_class(cls))
 
 
 def follow_rows(cache: Cache, follower: CacheRows) -> None:
-    """Have the first layer of a cache pass every change of its rows on."""
+    """Let the first layer of a cache report every change of its rows to a follower."""
     if not cache.layers:
-        cache.layers.append(cache.layer_class_to_replicate())  # as the cache itself does when it is first written to
+        cache.layers.append(cache.layer_class_to_replicate())  # as its first update would
     layer = cache.layers[0]
     if layer not in FOLLOWERS:
-        layer.__class__ = following(type(layer))
+        layer.__class__ = follower_class(type(layer))
         FOLLOWERS[layer] = follower

@@ -2,13 +2,13 @@
 
 Read in this order:
 
-1. `load`: from a name to a model. `model_name`, `hub`: where it is; `checkpoint`: its files, checked by `validate` and
-   `config`; `restore`: the model, patched before its weights come. `auto`, `bundled`: other ways in.
-2. `peft`: adapters. `adapter_folder`: what is read; `adapter_checks`: what must fit; `peft_hooks`, `peft_methods`: the
-   same where others call PEFT.
-3. `export`: every format. `native_parameters`, `static_rotation`: a scheme in transformers' words; `plain_config`:
-   compared; `plain_checkpoint`, `other_class`, `gguf_file`, `onnx_file`: written; `readers`: what engines make of it.
-4. `merge`: an adapter and its base as one.
+1. `load`: from a name to a model. `model_name`, `hub`: find it. `checkpoint`: its files, checked by `validate` and
+   `config`. `restore`: build the model, patched before its weights are loaded. `auto`, `bundled`: loading by others.
+2. `peft`: load adapters. `adapter_folder`: read their files. `adapter_checks`: compare them with the base.
+   `peft_hooks`, `peft_methods`: the same checks when other programs call PEFT.
+3. `export`: all formats. `native_parameters`, `static_rotation`: a scheme as RoPE parameters. `plain_config`: compare
+   them with the scheme. `plain_checkpoint`, `other_class`, `gguf_file`, `onnx_file`: write. `readers`: other engines.
+4. `merge`: merge an adapter into its base.
 
-Writing a patched checkpoint is the work of `hf_posenc.patching.atomic_save`.
+`hf_posenc.patching.atomic_save` writes patched checkpoints.
 """

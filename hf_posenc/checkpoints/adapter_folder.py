@@ -1,4 +1,4 @@
-"""Read a saved PEFT adapter: scheme, weights, position parameters, and its configuration, with known keys only."""
+"""Read a saved PEFT adapter: its scheme, weights, position parameters and configuration."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class AdapterFolder:
     """A PEFT adapter on disk whose sidecar has been read and checked.
 
     Attributes:
-        name: folder or Hub name, as it was given.
-        path: the local folder.
-        scheme: the scheme it was trained under; None where it has no sidecar.
+        name: folder or Hub name that the caller passed.
+        path: local folder.
+        scheme: scheme that the adapter was trained under; None if it has no sidecar.
     """
 
     name: str
@@ -54,7 +54,7 @@ class AdapterFolder:
 
     @classmethod
     def open(cls, name_or_path: str | os.PathLike[str], **hub: Any) -> AdapterFolder:
-        """Find the folder, download it if need be, and read its sidecar.
+        """Find the folder, download it if needed, and read its sidecar.
 
         Args:
             name_or_path: folder or Hub name.
@@ -67,13 +67,13 @@ class AdapterFolder:
 
     @contextmanager
     def explained_errors(self) -> Iterator[None]:
-        """Raise errors of PEFT and safetensors about this adapter as one of ours."""
+        """Turn errors of PEFT and safetensors about this adapter into `PeftAdapterMismatch`."""
         try:
             with explained_imports():
                 yield
         except PosEncError:
             raise
-        except Exception as error:  # PEFT checks little, and fails with whatever it meets
+        except Exception as error:  # PEFT checks little, so a damaged adapter may cause any error
             raise PeftAdapterMismatch(
                 f"The PEFT adapter in {self.path} does not fit this base: {reason_of(error)}. Load the base it was "
                 "trained on, or save the adapter again."
@@ -105,7 +105,11 @@ class AdapterFolder:
         return scheme
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights of the adapter, by name."""
+        """Weights of the adapter by name.
+
+        Raises:
+            PeftAdapterMismatch: the file is missing or damaged, or a value is not finite.
+        """
         file = self.path / PEFT_WEIGHTS
         if not file.is_file():
             raise PeftAdapterMismatch(f"{self.path} has no {PEFT_WEIGHTS}. Save the adapter again, as safetensors.")
@@ -116,7 +120,7 @@ class AdapterFolder:
         return weights
 
     def position_parameters(self) -> dict[str, Tensor]:
-        """The learned position parameters stored beside the adapter; empty where there are none."""
+        """Learned position parameters stored beside the adapter; empty if there are none."""
         digest = None if self.scheme is None else read_json(self.path / SIDECAR).get(DIGEST)
         if digest is None:
             return {}
@@ -127,7 +131,7 @@ class AdapterFolder:
         return tensors_of(file, data)
 
     def peft_config(self) -> PeftConfig:
-        """The configuration of the adapter, with known keys only. PEFT's own errors about its values are passed on."""
+        """Configuration of the adapter, with known keys only. PEFT's errors about its values are not caught."""
         from peft import PeftConfig
 
         file = self.path / PEFT_CONFIG
@@ -136,26 +140,26 @@ class AdapterFolder:
         library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
         foreign = str(library).partition(".")[0] != "transformers"
         if foreign or config.get("megatron_core") not in (None, "megatron.core"):
-            key, named = ("auto_mapping", library) if foreign else ("megatron_core", config["megatron_core"])
+            key, module = ("auto_mapping", library) if foreign else ("megatron_core", config["megatron_core"])
             raise PeftAdapterMismatch(
-                f"{file} names a module to import, {key} {shown(named)}. Remove that, or load it with PEFT itself."
+                f"{file} names a module to import, {key} {shown(module)}. Remove that, or load it with PEFT itself."
             )
         return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, file))
 
 
 def stated_base(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the base model that the adapter in ``folder`` was trained on; None for no revision."""
+    """Name of the base model that the adapter in ``folder`` was trained on, and its revision or None."""
     config = read_json(folder / PEFT_CONFIG)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(base, str) or not base:
         raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} does not name its base. Load that, and pass peft_adapter=."
+            f"The PEFT adapter in {folder} does not name its base. Load the base, and pass this as peft_adapter=."
         )
     return base, revision if isinstance(revision, str) and revision else None
 
 
 def local_folder(name: str, hub: Mapping[str, Any], files: Iterable[str] = ("*.json", "*.safetensors")) -> Path:
-    """A folder as it is; a Hub name as the folder its files were downloaded to.
+    """The local folder of ``name``: the folder itself, or the folder that the files of a Hub name are downloaded to.
 
     Raises:
         ModelNotFound: the Hub name cannot be downloaded.
@@ -166,18 +170,18 @@ def local_folder(name: str, hub: Mapping[str, Any], files: Iterable[str] = ("*.j
         return Path(name, subfolder)
     from huggingface_hub import snapshot_download
 
-    options.pop("proxies", None)  # of requests, which huggingface_hub no longer uses
+    options.pop("proxies", None)  # an option of requests, which huggingface_hub no longer uses
     patterns = [f"{subfolder}/{pattern}".lstrip("/") for pattern in files]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns, **options), subfolder)
-    except (OSError, ValueError) as error:  # the hub's errors are one or the other
+    except (OSError, ValueError) as error:  # all errors of huggingface_hub are subclasses of these
         raise ModelNotFound(
             f"The PEFT adapter {name!r} is not available: {reason_of(error)}. Check the name."
         ) from error
 
 
 def tensors_of(file: Path, data: bytes) -> dict[str, Tensor]:
-    """The tensors in the content of a file."""
+    """Tensors by name in ``data``, the content of the safetensors file ``file``."""
     try:
         return load(data)
     except SafetensorError as error:
@@ -185,14 +189,14 @@ def tensors_of(file: Path, data: bytes) -> dict[str, Tensor]:
 
 
 def drop_unset_unknown_keys(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """A configuration without keys that this PEFT does not know and that ask for nothing.
+    """Remove keys that this version of PEFT does not know, if their values are empty. Refuse others.
 
-    PEFT adds options from release to release, each off by default, and writes all of them.
+    New releases of PEFT add options that are off by default, and write all options into the file.
     """
     from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig
 
     kind, kinds = config.get("peft_type"), PEFT_TYPE_TO_CONFIG_MAPPING
-    advice = "Correct it, or update PEFT if a later one wrote it: pip install -U peft."
+    advice = "Correct it, or update PEFT if a later version wrote it: pip install -U peft."
     if not isinstance(kind, str) or kind not in kinds:
         names = [str(one.value) for one in kinds]
         close = nearest(kind, names)  # type: ignore[arg-type]

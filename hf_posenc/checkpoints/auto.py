@@ -1,9 +1,9 @@
-"""Let transformers' own classes restore schemes: ``AutoModel…from_pretrained``, pipelines, all that loads through them.
+"""Let transformers' own loaders, such as ``AutoModel…from_pretrained`` and pipelines, restore schemes.
 
-Between `enable_auto` and `disable_auto` two class methods of `PreTrainedModel` are changed, which act where a
-configuration carries a scheme and are transformers' own everywhere else, and one of `PreTrainedConfig`, which removes
-the config guard (`hf_posenc.patching.config_guard`). In the meantime PEFT's own loaders patch a plain base as
-the adapter says (`hf_posenc.checkpoints.peft_hooks`).
+Between `enable_auto` and `disable_auto`, two class methods of `PreTrainedModel` are replaced. They restore a scheme if
+the configuration carries one, and call transformers' own method otherwise. One method of `PreTrainedConfig` is replaced
+to remove the config guard (`hf_posenc.patching.config_guard`). PEFT's own loaders then patch a plain base with the
+adapter's scheme (`hf_posenc.checkpoints.peft_hooks`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ORIGINALS: dict[str, Any] = {}
 
 
 def enable_auto() -> None:
-    """From now on every model and Auto class restores the scheme of a checkpoint. Calling it again does nothing.
+    """Make every model class and Auto class of transformers restore the scheme of a checkpoint, until `disable_auto`.
 
     Raises:
-        HostChanged: the installed transformers lacks a method that this replaces.
+        HostChanged: the installed transformers lacks a method that must be replaced.
     """
     if not _ORIGINALS:
         for name, (owner, _) in HOOKS.items():
@@ -46,7 +46,7 @@ def auto_enabled() -> bool:
 
 
 def disable_auto() -> None:
-    """Undo `enable_auto`; models that were loaded keep their schemes."""
+    """Undo `enable_auto`. Models that were loaded before keep their schemes."""
     while _ORIGINALS:
         name, original = _ORIGINALS.popitem()
         setattr(HOOKS[name][0], name, original)
@@ -61,18 +61,18 @@ def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None
     _refuse_adapter((hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or name)
     try:
         patched = config_content(name, hf_kwargs).get(SCHEME_KEY) is not None
-    except OSError:  # nothing to load there: transformers says that itself
+    except OSError:  # nothing to load: transformers raises its own error
         patched = False
     if not patched:
         return original(cls, name_or_path, *args, **hf_kwargs)
-    wanted = hf_kwargs.pop("output_loading_info", False)
-    loaded = load_weights(cls, name, Checkpoint.open(name, **hf_kwargs).model_scheme, *args, **hf_kwargs)
-    return loaded if wanted else loaded[0]
+    returns_info = hf_kwargs.pop("output_loading_info", False)
+    model, info = load_weights(cls, name, Checkpoint.open(name, **hf_kwargs).model_scheme, *args, **hf_kwargs)
+    return (model, info) if returns_info else model
 
 
 def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
     original = _ORIGINALS["_from_config"].__func__
-    patched = PATCHED_CLASS_MARK in vars(cls)  # the class does it itself
+    patched = PATCHED_CLASS_MARK in vars(cls)  # the constructor of such a class applies the scheme itself
     scheme = None if patched else SchemeConfig.of_config(vars(config), "this configuration")
     if scheme is None:
         return original(cls, config, **kwargs)
@@ -82,16 +82,16 @@ def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
 def _get_config_dict(
     cls: Any, pretrained_model_name_or_path: Any, **kwargs: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    content, rest = _ORIGINALS["get_config_dict"].__func__(cls, pretrained_model_name_or_path, **kwargs)
+    content, unused_kwargs = _ORIGINALS["get_config_dict"].__func__(cls, pretrained_model_name_or_path, **kwargs)
     if content.get(SCHEME_KEY) is not None:
         check_no_remote_code(content, str(pretrained_model_name_or_path), kwargs)
-    return unguard(content, str(pretrained_model_name_or_path)), rest
+    return unguard(content, str(pretrained_model_name_or_path)), unused_kwargs
 
 
 def _refuse_adapter(folder: Any) -> None:
     if os.path.isdir(folder) and AdapterFolder.open(folder).scheme is not None:
         raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loading leaves out. "
+            f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loader ignores. "
             f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."
         )
 

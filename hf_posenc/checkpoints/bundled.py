@@ -1,6 +1,7 @@
-"""What runs in a checkpoint that brings its code (`hf_posenc.patching.code_bundle`): its classes for Auto classes.
+"""Classes for a checkpoint that brings its code (`hf_posenc.patching.code_bundle`).
 
-transformers fetches the code after ``trust_remote_code=True``, and calls the classes that are made here.
+With ``trust_remote_code=True``, transformers loads that code, and its Auto classes use the model classes made here and
+the configuration class that `guarded_class` makes.
 """
 
 from __future__ import annotations
@@ -16,32 +17,27 @@ from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.patching.text_limits import OF_TOKENIZER, warn_of_cut
 
 
-def config_class(cls: Any) -> Any:
-    """The configuration that reads past the config guard."""
-    return guarded_class(cls)
-
-
 def model_class(cls: Any) -> Any:
-    """A subclass of ``cls`` that loads a checkpoint with its scheme. What it returns is of class ``cls``."""
+    """A subclass of ``cls`` whose ``from_pretrained`` returns a ``cls`` with the checkpoint's scheme."""
 
     def from_pretrained(
         owner: Any, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **hf_kwargs: Any
     ) -> Any:
-        """The class's own, with the scheme that the configuration carries; from safetensors alone.
+        """Load a model with the scheme in its configuration, from safetensors only.
 
         Warns:
-            LimitKept: the tokenizer beside it was saved last, and cuts texts that the model reads.
+            LimitKept: the tokenizer was saved after the model, and cuts texts that the model reads.
         """
         if not isinstance(config, PreTrainedConfig):
             config = owner.config_class.from_pretrained(pretrained_model_name_or_path if config is None else config)
-        where, wanted = str(pretrained_model_name_or_path), hf_kwargs.pop("output_loading_info", False)
+        where, returns_info = str(pretrained_model_name_or_path), hf_kwargs.pop("output_loading_info", False)
         scheme = SchemeConfig.of_config(vars(config), where)
         model, info = load_weights(cls, where, scheme, *args, config=config, **hf_kwargs)
         warn_of_cut(get_tokenizer_config(where, **hf_kwargs).get(OF_TOKENIZER), config, where)
-        return (model, info) if wanted else model
+        return (model, info) if returns_info else model
 
     def from_config(owner: Any, config: Any, **kwargs: Any) -> Any:
-        """The class's own, with the scheme that the configuration carries."""
+        """Build a model with the scheme in its configuration."""
         scheme = SchemeConfig.of_config(vars(config), "this configuration")
         return (cls if scheme is None else patched_class(cls, scheme))._from_config(config, **kwargs)
 

@@ -1,6 +1,6 @@
-"""A checkpoint, validated once: everything that loads or inspects one takes this value instead of a name.
+"""A checkpoint, validated once. Functions that load or inspect checkpoints take this value instead of a name.
 
-name → model, and adapter if it is one → files of the folder → config.json → scheme config → PEFT sidecar
+name → model, and adapter if the name leads to one → files of the folder → config.json → scheme config → PEFT sidecar
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Checkpoint:
     """A model whose files, configuration and schemes have been checked.
 
     Attributes:
-        named: where the model and its adapter are, and with which options of the Hub each is loaded.
+        named: location of the model and its adapter, with the options of the Hub for each.
         config: content of ``config.json``, without the config guard; or of the configuration the caller passed.
-        model_scheme: the scheme the model was saved with; None for a plain model.
-        adapter: the PEFT adapter to load on top; None for a model alone.
+        model_scheme: scheme that the model was saved with; None for a plain model.
+        adapter: PEFT adapter to load on top; None for a model alone.
     """
 
     named: ModelName
@@ -50,47 +50,45 @@ class Checkpoint:
         peft_adapter: str | os.PathLike[str] | None = None,
         **hf_kwargs: Any,
     ) -> Checkpoint:
-        """Find a checkpoint and check it; its weights are not loaded.
+        """Find a checkpoint and check it, without loading its weights.
 
         Args:
-            name_or_path: name of a model, or of a PEFT adapter, whose base is then the model; see
+            name_or_path: name of a model; or of a PEFT adapter, whose base is then the model. See
                 `hf_posenc.checkpoints.model_name`.
             peft_adapter: name of a PEFT adapter to load on top of the model.
-            **hf_kwargs: keywords of ``from_pretrained``: ``config``, those of the Hub, and those that choose an
-                implementation in place of the configuration. A ``revision`` or ``subfolder`` is that of
-                ``name_or_path``; a ``token`` and the like hold for the other name as well.
+            **hf_kwargs: keywords of ``from_pretrained``: ``config``, options of the Hub, and options that override the
+                implementation in the configuration. ``revision`` and ``subfolder`` apply to ``name_or_path`` only;
+                others, such as ``token``, apply to both names.
 
         Raises:
             WrongKind: a name is neither text nor a path.
             ModelNotFound: there is no such model, or it cannot be downloaded.
-            CheckpointMismatch: its files are damaged or contradict each other, or it names code to be fetched.
-            HostConfigInvalid: its configuration has positions out of range.
+            CheckpointMismatch: files are damaged, contradict each other, or name code to be fetched.
+            HostConfigInvalid: lengths or RoPE parameters in the configuration are out of range.
             PeftAdapterMismatch: the adapter is damaged or incomplete.
         """
         named = name_or_path
         if not isinstance(named, ModelName):
             named = ModelName.of(named, adapter=peft_adapter, hub=hub_options(hf_kwargs))
-        given = with_hub_options(hf_kwargs, named.hub)
+        keywords = with_hub_options(hf_kwargs, named.hub)
         check_folder(named.model)
         with explained_errors(named.model):
-            config = config_content(named.model, given)
+            config = config_content(named.model, keywords)
             check_lengths_and_rotation(config, named.model)
-            if given.get("config") is None and not given.get("subfolder"):
+            if keywords.get("config") is None and not keywords.get("subfolder"):  # else it describes other weights
                 weights = (name for name, _ in stored_weights(Path(named.model)))
-                check_layer_count(
-                    named.model, config, weights
-                )  # else these weights are not what the configuration is of
+                check_layer_count(named.model, config, weights)
         adapter = None if named.adapter is None else AdapterFolder.open(named.adapter, **named.adapter_hub)
         return cls(named, config, SchemeConfig.of_config(config, named.model), adapter)
 
     @property
     def name(self) -> str:
-        """Folder or Hub name of the model, as transformers takes it."""
+        """Folder or Hub name of the model, as transformers accepts it."""
         return self.named.model
 
     @property
     def scheme(self) -> SchemeConfig | None:
-        """The scheme to load: the model's, else the one its adapter was trained under."""
+        """The scheme to load: the model's own, or else the scheme that its adapter was trained under."""
         return self.model_scheme or (self.adapter.scheme if self.adapter else None)
 
     @property
@@ -106,46 +104,46 @@ class Checkpoint:
             UnsupportedModel: transformers does not know the architecture.
             CheckpointMismatch: there is no configuration, or it cannot be built.
         """
-        kind = self.config.get("model_type")
-        if kind is None:
+        model_type = self.config.get("model_type")
+        if model_type is None:
             raise CheckpointMismatch(
                 f"The checkpoint {shown(self.name)} cannot be loaded: it has no configuration with a model_type. "
                 "Copy or save it again."
             )
-        if kind not in CONFIG_MAPPING:
-            adapted = ", although an adapter is registered for it" if kind in adapter_names() else ""
+        if model_type not in CONFIG_MAPPING:
+            adapted = ", although an adapter is registered for it" if model_type in adapter_names() else ""
             raise UnsupportedModel(
-                f"The configuration of {self.name} has the model_type {shown(kind)}, which transformers does not "
+                f"The configuration of {self.name} has the model_type {shown(model_type)}, which transformers does not "
                 f"know{adapted}. Register its classes in a file that you import (--import): "
-                f"AutoConfig.register({shown(kind)}, …) and AutoModelForCausalLM.register(…)."
+                f"AutoConfig.register({shown(model_type)}, …) and AutoModelForCausalLM.register(…)."
             )
         with explained_errors(self.name):
-            return CONFIG_MAPPING[kind].from_dict(dict(self.config))
+            return CONFIG_MAPPING[model_type].from_dict(dict(self.config))
 
-    def model_class(self, asked: Any = None) -> type[PreTrainedModel]:
-        """The class to build: the one asked for, the one an Auto class would choose, or the checkpoint's own.
+    def model_class(self, requested: Any = None) -> type[PreTrainedModel]:
+        """The class to build: the requested class, the choice of a requested Auto class, or the checkpoint's own.
 
         Raises:
-            CheckpointMismatch: the configuration names no class of transformers, or none the Auto class knows.
+            CheckpointMismatch: the configuration names no class of transformers, or no class that the Auto class knows.
         """
         with explained_errors(self.name):
-            for candidate in self._candidates(asked):
+            for candidate in self._candidates(requested):
                 if isinstance(candidate, type) and issubclass(candidate, PreTrainedModel):
                     return candidate
         if self.config.get("model_type") is None:
-            self.hf_config()  # says what is missing
+            self.hf_config()  # raises an error that names the missing entry
         raise CheckpointMismatch(
             f"{self.name} has the architectures {self.architectures}, and none of them is a class that can be loaded. "
             "Name one in its config.json, or load it in Python with model_class=, such as AutoModelForCausalLM."
         )
 
-    def _candidates(self, asked: Any) -> list[Any]:
-        if asked is None:
+    def _candidates(self, requested: Any) -> list[Any]:
+        if requested is None:
             return [getattr(transformers, name, None) for name in self.architectures]
-        if not hasattr(asked, "_model_mapping"):
-            return [asked]
+        if not hasattr(requested, "_model_mapping"):
+            return [requested]
         kind = self.config.get("model_type")
         config_class = CONFIG_MAPPING[kind] if kind in CONFIG_MAPPING else None  # noqa: SIM401  # `get` loads nothing
-        known = asked._model_mapping.get(config_class, ())
+        known = requested._model_mapping.get(config_class, ())
         classes = list(known) if isinstance(known, (list, tuple)) else [known]
         return sorted(classes, key=lambda cls: cls.__name__ not in self.architectures)

@@ -1,7 +1,7 @@
 """Read a checkpoint's ``config.json``, and refuse one that makes transformers download code.
 
-Kernels from the Hub run as soon as they are named. A file may choose among installed implementations; only the caller
-may name others, by transformers' own keyword.
+transformers downloads and runs kernels from the Hub as soon as a configuration names them. So a file may choose only
+installed implementations. The caller may choose any other by transformers' own keyword.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hf_posenc.errors import CheckpointMismatch, shown
 from hf_posenc.patching.config_guard import unguard
 
 ATTENTION, EXPERTS, QUANTISATION = "attn_implementation", "experts_implementation", "quantization_config"
-FLASH_PACKAGES = {  # backends that transformers downloads from the Hub where the package is missing
+FLASH_PACKAGES = {  # backends that transformers downloads from the Hub if the package is missing
     "flash_attention_2": "flash_attn",
     "flash_attention_3": "flash_attn_interface",
     "flash_attention_4": "flash_attn",
 }
-EXPERT_KERNELS = ("eager", "batched_mm", "grouped_mm")  # those of transformers and PyTorch
-QUANTISERS = (  # those whose kernels are part of a package
+EXPERT_KERNELS = ("eager", "batched_mm", "grouped_mm")  # implementations in transformers and PyTorch
+QUANTISERS = (  # methods whose kernels are part of an installed package
     *("aqlm", "auto-round", "awq", "bitnet", "bitsandbytes", "bitsandbytes_4bit", "bitsandbytes_8bit"),
     *("compressed-tensors", "fouroversix", "fp_quant", "gptq", "higgs", "hqq", "quanto", "quark", "sinq", "spqr"),
     *("torchao", "vptq"),
@@ -31,52 +31,54 @@ QUANTISERS = (  # those whose kernels are part of a package
 
 
 def config_content(name: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a model's configuration, or of the one the caller passes, without the config guard."""
-    given = hf_kwargs.get("config")
-    if isinstance(given, PreTrainedConfig):
-        return {"model_type": given.model_type, **vars(given)}
-    content = PreTrainedConfig.get_config_dict(name if given is None else given, **hub_options(hf_kwargs))[0]
+    """Content of a model's configuration, or of the caller's ``config``, without the config guard."""
+    config = hf_kwargs.get("config")
+    if isinstance(config, PreTrainedConfig):
+        return {"model_type": config.model_type, **vars(config)}
+    content = PreTrainedConfig.get_config_dict(name if config is None else config, **hub_options(hf_kwargs))[0]
     check_no_remote_code(content, name, hf_kwargs)
     return unguard(content, name)
 
 
 def check_no_remote_code(config: Mapping[str, Any], where: str, chosen: Container[str]) -> None:
-    """Refuse a configuration, or a part of one, that names code to be fetched."""
+    """Refuse a configuration with an entry that names code to be fetched, except for keywords in ``chosen``."""
     for name, value in _all_entries(config):
-        plain = name.strip("_").removesuffix("_internal")
+        keyword = name.strip("_").removesuffix("_internal")
         values = list(value.values()) if isinstance(value, Mapping) else [value]
-        if plain == ATTENTION and ATTENTION not in chosen:
-            odd = [one for one in values if one is not None and not _is_local_attention(one)]
-        elif plain == EXPERTS and EXPERTS not in chosen:
-            odd = [one for one in values if one is not None and one not in EXPERT_KERNELS]
-        elif plain == QUANTISATION and QUANTISATION not in chosen and isinstance(value, Mapping):
+        if keyword == ATTENTION and ATTENTION not in chosen:
+            remote = [kernel for kernel in values if kernel is not None and not _is_local_attention(kernel)]
+        elif keyword == EXPERTS and EXPERTS not in chosen:
+            remote = [kernel for kernel in values if kernel is not None and kernel not in EXPERT_KERNELS]
+        elif keyword == QUANTISATION and QUANTISATION not in chosen and isinstance(value, Mapping):
             method = value.get("quant_method")
-            odd = [] if method is None or method in QUANTISERS else [method]
+            remote = [] if method is None or method in QUANTISERS else [method]
         else:
             continue
-        if odd:
+        if remote:
             raise CheckpointMismatch(
-                f"The configuration of {where} says {name}={shown(odd[0])}, which is not installed here, and which "
-                f"transformers may fetch as code. Remove the entry, or pass {plain}= yourself to choose one."
+                f"The configuration of {where} says {name}={shown(remote[0])}, which is not installed here, and "
+                f"which transformers may fetch as code. Remove the entry, or pass {keyword}= yourself to choose one."
             )
 
 
 def _is_local_attention(name: Any) -> bool:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    plain = name.removeprefix("paged|") if isinstance(name, str) else None
-    if plain in FLASH_PACKAGES:
-        return find_spec(FLASH_PACKAGES[plain]) is not None
-    return plain == "eager" or (isinstance(plain, str) and "/" not in plain and plain in ALL_ATTENTION_FUNCTIONS)
+    if not isinstance(name, str):
+        return False
+    backend = name.removeprefix("paged|")
+    if backend in FLASH_PACKAGES:
+        return find_spec(FLASH_PACKAGES[backend]) is not None
+    return backend == "eager" or ("/" not in backend and backend in ALL_ATTENTION_FUNCTIONS)
 
 
 def _all_entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of a configuration and of all objects in it."""
-    left: list[Any] = [config]
-    while left:
-        one = left.pop()
-        if isinstance(one, Mapping):
-            yield from ((name, value) for name, value in one.items() if isinstance(name, str))
-            left += one.values()
-        elif isinstance(one, (list, tuple)):
-            left += one
+    """Keys and values of a configuration and of all objects in it."""
+    pending: list[Any] = [config]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping):
+            yield from ((key, entry) for key, entry in value.items() if isinstance(key, str))
+            pending += value.values()
+        elif isinstance(value, (list, tuple)):
+            pending += value

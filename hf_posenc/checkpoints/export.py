@@ -1,7 +1,7 @@
 """Export a patched model for programs without this package.
 
-Each format has a writer, which fills a staging folder; what they share is done once, here. Nothing of a failed export
-is left in the folder.
+Each format has a writer, which fills a staging folder. The steps that all formats share are here. A failed export
+leaves nothing in the folder.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ Format = Literal["transformers", "auto", "bundle", "gguf", "onnx"]
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote.
+    """The result of `export`.
 
     Attributes:
-        folder: where it is.
-        written: what the format records. The ``rope_parameters`` for transformers, with the ``model_type`` for
-            ``auto``; ``code`` for a bundle; the rotation in the words of ``gguf``; for ``onnx``, whether it has a
+        folder: folder of the export.
+        written: entries that the format records. The ``rope_parameters`` for transformers, with the ``model_type`` for
+            ``auto``; ``code`` for a bundle; the rotation in GGUF's terms for ``gguf``; for ``onnx``, whether it has a
             ``cache`` or the ``reason`` why not, the largest ``deviation`` of an output, and the ``lengths`` compared.
-        readers: what each engine computes from the ``rope_parameters``, as `read_elsewhere` says.
-        tokenizer: whether there was a tokenizer to write.
+        readers: comparison of each engine with transformers, see `read_elsewhere`.
+        tokenizer: whether a tokenizer was given or found.
     """
 
     folder: Path
@@ -68,38 +68,38 @@ def export(
     """Write a patched model for programs without this package.
 
     Args:
-        model: a patched model, which is not changed; or a name as `from_pretrained` takes it. The PEFT adapter of a
-            name is merged into the weights, and its tokenizer and record of held-out texts are copied.
-        folder: where the export goes.
-        to: ``"transformers"``: a plain checkpoint. ``"auto"``: the same, as another class of transformers where the
-            model's own has no such positions. A Llama may become a SmolLM 3 or a Mistral; a GPT-2 a GPT-NeoX, a BLOOM
-            or a GPT-2 with a longer table. ``"bundle"``: a checkpoint of any scheme with the code it needs.
+        model: a patched model, which is not changed; or a name, as for `from_pretrained`. For a name, its PEFT adapter
+            is merged into the weights, and its tokenizer and record of held-out texts are copied.
+        folder: folder to write to.
+        to: ``"transformers"``: a plain checkpoint. ``"auto"``: the same, or another class of transformers if the
+            model's own class cannot compute the scheme. A Llama may become a SmolLM 3 or a Mistral; a GPT-2 a GPT-NeoX,
+            a BLOOM or a GPT-2 with a longer table. ``"bundle"``: a checkpoint of any scheme with the code it needs.
             ``"gguf"``: ``model.gguf``, for llama.cpp, of a Llama or Mistral. ``"onnx"``: ``model.onnx``, of a decoder
             or encoder in float32.
-        tokenizer: of a loaded model.
-        results: of `evaluate` or `compare`, or a file or folder of them, for the model card. By default those in the
-            folder of a model that is named.
-        **loading: of `from_pretrained`, such as ``scheme`` and ``factor``, for a model that is named.
+        tokenizer: tokenizer of a loaded model.
+        results: results of `evaluate` or `compare`, or a file or folder of them, for the model card. By default, for a
+            model given by name, the results in its folder.
+        **loading: arguments of `from_pretrained`, such as ``scheme`` and ``factor``, for a model given by name.
 
     Returns:
-        What was written.
+        The folder and the recorded entries.
 
     Warns:
         OnlyWithinTrainedLength: logits are equal up to the trained length, and differ beyond.
-        NotReadBefore5: an older transformers would leave the scaling out.
-        EngineDiffers: an engine would compute something else.
+        NotReadBefore5: transformers before 5 would ignore the scaling.
+        EngineDiffers: an engine would compute other logits.
         ReadOtherwise: vLLM would accept texts of another length.
         TokenizerLeftOut: llama.cpp has no pre-tokenizer like this tokenizer's.
         LimitKept: the tokenizer cuts texts below the trained length, and still does.
 
     Raises:
         NotPatched: the model carries no scheme.
-        NotExpressible: the format has no such positions, or what was read back computes something else; or the model
-            has a PEFT adapter or quantised weights.
+        NotExpressible: the format cannot express the scheme, the model read back has other outputs, or the model has a
+            PEFT adapter or quantised weights.
         MissingPackage: the package that writes the format is not installed.
         FolderUnusable: the folder is a file, or holds a PEFT adapter.
-        OptionOutOfRange: there is no such format, or ``results`` for a format without a model card.
-        PosEncError: a name leads to no model.
+        OptionOutOfRange: the format is unknown, or ``results`` were passed for a format without a model card.
+        PosEncError: the name leads to no model.
     """
     if to not in WRITERS:
         raise OptionOutOfRange(
@@ -109,14 +109,14 @@ def export(
         raise OptionOutOfRange(
             f"The results go into a model card, which to={to!r} (--to {to}) does not write. Leave one of them out."
         )
-    target, beside = Path(folder_to_write(folder)), None
+    target, source = Path(folder_to_write(folder)), None
     if isinstance(model, (str, os.PathLike)):
         named = ModelName.of(model, adapter=loading.get("peft_adapter"), hub=hub_options(loading))
-        beside = named.adapter or named.model
+        source = named.adapter or named.model
         tokenizer = tokenizer or tokenizer_found(named)
         model, _ = merge_adapter(from_pretrained(model, **loading))
         if not is_patched(model):
-            raise NotPatched(f"{shown(beside)} carries no scheme, and none is named. Pass one with scheme= (--scheme).")
+            raise NotPatched(f"{shown(source)} carries no scheme, and none is named. Pass one with scheme= (--scheme).")
     elif loading:
         raise UnknownOption(
             f"{next(iter(loading))} is an option of loading, and this model is loaded already. Leave it out, or pass "
@@ -127,28 +127,26 @@ def export(
     if is_quantised(model):
         raise NotExpressible(
             f"The weights of this {type(model).__name__} are quantised, which an export cannot record. Load the model "
-            "in a floating dtype, without quantization_config, and export that; save_pretrained keeps this one as it "
-            "is."
+            "in a floating dtype, without quantization_config, and export that; or save this one with save_pretrained."
         )
     if to in WITH_CARD:
         refuse_adapter_folder(target)
     with staged(target) as staging:
-        held = {"tokenizer": tokenizer} if to in WITH_TOKENIZER else {}
-        written = WRITERS[to](model, staging, **held)
-        if not held:
+        written = WRITERS[to](model, staging, **({"tokenizer": tokenizer} if to in WITH_TOKENIZER else {}))
+        if to not in WITH_TOKENIZER:
             if tokenizer is not None:
                 tokenizer.save_pretrained(staging)
                 raise_limits_in(staging, model)
             raise_limits_in(target, model, into=staging)
         if to in WITH_CARD:
-            write_found_results(staging, results, beside, scheme)
+            write_found_results(staging, results, source, scheme)
     if to in WITH_CARD:
-        copy_held_out(beside, target)
+        copy_held_out(source, target)
     return Exported(target, written, written.pop("readers", []), tokenizer is not None)
 
 
 def write_bundle(model: Any, staging: Path) -> dict[str, Any]:
-    """Write a checkpoint of any scheme, with the code that transformers runs after ``trust_remote_code=True``."""
+    """Write a checkpoint of any scheme, with its code, which transformers runs with ``trust_remote_code=True``."""
     model.save_pretrained(staging, code=BUNDLE)
     return {"code": f"{MODELING}.py"}
 
@@ -160,7 +158,7 @@ WRITERS: dict[str, Callable[..., dict[str, Any]]] = {
     "gguf": write_gguf,
     "onnx": write_onnx,
 }
-"""Format → what writes a model into a folder, and returns what it records of it."""
+"""Format → function that writes a model into a folder, and returns the entries for `Exported.written`."""
 WITH_CARD = ("transformers", "auto", "bundle")
 WITH_TOKENIZER = ("gguf",)
-"""Formats whose writer takes the tokenizer as well: the file holds it."""
+"""Formats whose writer also gets the tokenizer, because the file contains it."""

@@ -1,9 +1,9 @@
-"""Write a patched Llama as one GGUF file, which llama.cpp and the programs built on it read.
+"""Write a patched Llama as one GGUF file for llama.cpp and the programs built on it.
 
-Any rotation of fixed frequencies can be written: as llama.cpp's ``linear`` or ``yarn`` where its formula gives the same
-frequencies, else as the tensor ``rope_freqs``, by which it divides each frequency. The temperature is written as
-``rope.scaling.attn_factor``, which llama.cpp reads for every type. Every tensor is read back before the file gets its
-name.
+Any rotation of fixed frequencies can be written. It becomes llama.cpp's ``linear`` or ``yarn`` if their formulas give
+the same frequencies. Otherwise it becomes the tensor ``rope_freqs``, by which llama.cpp divides each frequency. The
+temperature becomes ``rope.scaling.attn_factor``, which llama.cpp reads for every type. Every tensor is read back and
+compared before the file gets its name.
 
 GGUF: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Rotation: ``ggml_rope_ext`` in ``ggml-cpu/ops.cpp``.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FILE = "model.gguf"
 MODEL_TYPES = ("llama", "mistral")
-"""Model types of transformers that are llama.cpp's architecture ``llama``."""
+"""Model types of transformers that llama.cpp runs as its architecture ``llama``."""
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 DIVISORS = "freqs"
 OF_TYPE: dict[str, dict[str, str]] = {
@@ -44,7 +44,7 @@ OF_TYPE: dict[str, dict[str, str]] = {
         "scaling_yarn_beta_fast": "beta_fast", "scaling_yarn_beta_slow": "beta_slow",
     },
 }  # fmt: skip
-"""RoPE types that llama.cpp has: what GGUF calls their parameters, and what transformers does."""
+"""RoPE types of llama.cpp: maps GGUF's name of each parameter to transformers' name."""
 INSTEAD = "Export it in another format, or use the checkpoint that save_pretrained writes."
 
 
@@ -74,37 +74,40 @@ def write_gguf(model: Any, staging: Path, tokenizer: Any = None) -> dict[str, An
 
 
 def check_llama(model: Any) -> None:
-    """Refuse models that are not llama.cpp's architecture ``llama``."""
-    config, named = model.config, f"This {type(model).__name__}"
+    """Refuse models that llama.cpp cannot run as its architecture ``llama``."""
+    config, this = model.config, f"This {type(model).__name__}"
     if config.model_type not in MODEL_TYPES or not hasattr(model, "lm_head"):
-        raise NotExpressible(f"{named} is not a causal Llama or Mistral, and only these are written to GGUF. {INSTEAD}")
+        raise NotExpressible(f"{this} is not a causal Llama or Mistral, and only these are written to GGUF. {INSTEAD}")
     if getattr(config, "sliding_window", None):
-        raise NotExpressible(f"{named} has a sliding window, which llama.cpp's 'llama' does not have. {INSTEAD}")
+        raise NotExpressible(f"{this} has a sliding window, which llama.cpp's 'llama' does not have. {INSTEAD}")
     if model.dtype not in TYPES:
         raise NotExpressible(
-            f"{named} is in {model.dtype}. Load it in float32, float16 or bfloat16; llama.cpp's llama-quantize makes "
+            f"{this} is in {model.dtype}. Load it in float32, float16 or bfloat16; llama.cpp's llama-quantize makes "
             "the file smaller."
         )
 
 
 def rope_of(model: Any) -> dict[str, Any]:
-    """The rotation of a patched model in the words of GGUF."""
-    name = describe(model).scheme
-    found = [gguf_rope(scheme) for scheme in dict.fromkeys(acting_schemes(base_model_of(model)[0]))]
-    if found[0] is None or any(one != found[0] for one in found):
+    """The GGUF entries for the rotation of a patched model.
+
+    Raises:
+        NotExpressible: the layers do not all rotate by the same fixed frequencies.
+    """
+    first, *others = (gguf_rope(scheme) for scheme in dict.fromkeys(acting_schemes(base_model_of(model)[0])))
+    if first is None or any(rope != first for rope in others):
         raise NotExpressible(
-            f"Scheme {name!r} does not rotate all layers by the same fixed frequencies, as llama.cpp's 'llama' "
-            f"does. {INSTEAD}"
+            f"Scheme {describe(model).scheme!r} does not rotate all layers by the same fixed frequencies, as "
+            f"llama.cpp's 'llama' does. {INSTEAD}"
         )
-    return found[0]
+    return first
 
 
 def gguf_rope(scheme: Scheme) -> dict[str, Any] | None:
-    """The rotation of a scheme in the words of GGUF, or None where it does something else.
+    """The GGUF entries for the rotation of a scheme, or None if the scheme does more than rotate by fixed frequencies.
 
     Returns:
-        What `gguf.GGUFWriter.add_rope_…` takes, by the end of these names; `DIVISORS` of the frequencies where no type
-        says all.
+        Maps each suffix of `gguf.GGUFWriter.add_rope_…` to its value. `DIVISORS` maps to the divisors of the
+        frequencies, if no RoPE type of llama.cpp gives them.
     """
     rotation, rotary = static_rotation(scheme), scheme.geometry.rotary
     if rotation is None or rotation.layout != "half" or rotary is None:
@@ -123,7 +126,7 @@ def gguf_rope(scheme: Scheme) -> dict[str, Any] | None:
 
 
 def write_config(writer: Any, model: Any, rope: dict[str, Any]) -> None:
-    """Write what llama.cpp has to know of the model beside its weights."""
+    """Write the metadata that llama.cpp needs besides the weights."""
     import gguf
 
     config = model.config
@@ -149,7 +152,7 @@ def write_config(writer: Any, model: Any, rope: dict[str, Any]) -> None:
 
 
 def tensors_of(model: Any, rope: dict[str, Any]) -> Iterator[tuple[str, np.ndarray, Any]]:
-    """Name, values and type of every tensor of the file; norms and biases are float32, as llama.cpp computes them."""
+    """Name, values and type of every tensor of the file. Norms and biases are float32, as llama.cpp computes them."""
     import gguf
     import numpy as np
 
@@ -158,17 +161,17 @@ def tensors_of(model: Any, rope: dict[str, Any]) -> Iterator[tuple[str, np.ndarr
     for name, tensor in offloaded_values(model).items():
         if ".posenc." in name or (tied and name == "lm_head.weight"):
             continue
-        there = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if there is None:
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if gguf_name is None:
             raise NotExpressible(f"llama.cpp's 'llama' has no tensor for {name!r} of this model. {INSTEAD}")
         kind = gguf.GGMLQuantizationType[TYPES[model.dtype] if tensor.dim() > 1 else "F32"]
-        yield there, gguf.quantize(in_neighbouring_pairs(name, tensor, model.config).float().numpy(), kind), kind
+        yield gguf_name, gguf.quantize(in_neighbouring_pairs(name, tensor, model.config).float().numpy(), kind), kind
     if DIVISORS in rope:
         yield "rope_freqs.weight", np.array(rope[DIVISORS], dtype=np.float32), gguf.GGMLQuantizationType.F32
 
 
 def in_neighbouring_pairs(name: str, tensor: torch.Tensor, config: Any) -> torch.Tensor:
-    """Projections of queries and keys with the channels of a pair side by side, as llama.cpp rotates them."""
+    """Move the channels of each rotated pair of a query or key projection side by side, as llama.cpp rotates them."""
     tensor = tensor.detach().cpu()
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
     if heads is None:
@@ -177,15 +180,13 @@ def in_neighbouring_pairs(name: str, tensor: torch.Tensor, config: Any) -> torch
 
 
 def check_read_back(file: Path, model: Any, rope: dict[str, Any]) -> None:
-    """Read the file and compare every tensor with what was to be written."""
+    """Read the file and compare every tensor with the one that should be in it."""
     import gguf
     import numpy as np
 
-    read = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
-    written = 0
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
     for name, values, kind in tensors_of(model, rope):
-        there = read.get(name)
-        if there is None or there.tensor_type != kind or not np.array_equal(there.data, values):
+        tensor = stored.pop(name, None)
+        if tensor is None or tensor.tensor_type != kind or not np.array_equal(tensor.data, values):
             raise NotExpressible(f"The tensor {name!r} was not read back from GGUF as it was written. Write it again.")
-        written += 1
-    assert written == len(read), "a file without other tensors"
+    assert not stored, "the file has no other tensors"

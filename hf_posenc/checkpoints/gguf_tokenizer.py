@@ -1,7 +1,7 @@
-"""The tokenizer of a model in a GGUF file: byte-level BPE, split as one of llama.cpp's pre-tokenizers does.
+"""Write the tokenizer of a model into a GGUF file: byte-level BPE with one of llama.cpp's pre-tokenizers.
 
-llama.cpp has its pre-tokenizers in code and a file names one of them, so that a tokenizer that splits texts otherwise
-cannot be written. The patterns are those of the tokenizers' own files (GPT-2, SmolLM, Llama 3, Qwen 2).
+llama.cpp has its pre-tokenizers in code, and a file names one of them. A tokenizer that splits texts differently cannot
+be written. The patterns here are copied from the tokenizers' own files (GPT-2, SmolLM, Llama 3, Qwen 2).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PRE_TOKENIZERS = {
     (CONTRACTIONS + r"|\p{N}{1,3}" + REST, "ByteLevel"): "llama-bpe",
     (CONTRACTIONS + r"|\p{N}" + REST, "ByteLevel"): "qwen2",
 }
-"""The steps of a tokenizer before its merges, each by its type or pattern, and llama.cpp's name for them."""
+"""Maps the steps of a tokenizer before its merges, each a type or a pattern, to llama.cpp's name of them."""
 
 
 def write_tokenizer(writer: Any, tokenizer: Any, vocabulary: int) -> None:
-    """Write a fast tokenizer, padded to the rows of the embedding, or say that there is none.
+    """Write a fast tokenizer, padded to ``vocabulary`` tokens, or write that the file has none.
 
     Warns:
         TokenizerLeftOut: llama.cpp has no pre-tokenizer like this tokenizer's.
@@ -34,7 +34,7 @@ def write_tokenizer(writer: Any, tokenizer: Any, vocabulary: int) -> None:
     if tokenizer is not None and pre is None:
         warnings.warn(
             f"llama.cpp does not know the pre-tokenizer of this {type(tokenizer).__name__}, so the file has no "
-            "tokenizer. Give it token ids.",
+            "tokenizer. Pass token ids to llama.cpp.",
             TokenizerLeftOut,
             stacklevel=3,
         )
@@ -59,7 +59,7 @@ def write_tokenizer(writer: Any, tokenizer: Any, vocabulary: int) -> None:
 
 
 def steps_of(stated: dict[str, Any]) -> tuple[str, ...]:
-    """What a tokenizer does before its merges; empty where it is no byte-level BPE without a normalizer."""
+    """The steps of a tokenizer before its merges; empty unless it is a byte-level BPE without a normalizer."""
     if stated.get("model", {}).get("type") != "BPE" or stated.get("normalizer"):
         return ()
     first = stated.get("pre_tokenizer") or {}

@@ -1,6 +1,6 @@
-"""Where the texts are that a run held out, whose record `HELD_OUT` goes with every checkpoint that is made of the run.
+"""The record of a run's held-out texts (`HELD_OUT`), which is copied to every checkpoint made from the run.
 
-A text in the folder of a record, or beside that folder, is named relative to it, so that both can be moved together.
+The record names texts in its folder, or beside that folder, by relative paths, so that both can be moved together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXTS = "texts"  # key of the record
 
 
 def measured_run(model: Any) -> Path | None:
-    """The folder of the run that a model is of, or was made of, if that has a record of what was held out."""
+    """The folder of the run that a model comes from, if it has a record of held-out texts; else None."""
     if not isinstance(model, (str, os.PathLike)):
         return None
     folder = Path(local_name(model))
@@ -31,31 +31,31 @@ def measured_run(model: Any) -> Path | None:
 
 
 def copy_held_out(model: Any, folder: Path) -> None:
-    """Write the record of the run that a model is of, if there is one, into the folder of what was made of it."""
+    """Copy the record of held-out texts of the run that ``model`` comes from, if there is one, into ``folder``."""
     run = measured_run(model)
     if run is None:
         return
-    # A damaged record is left behind: measuring the run says what is wrong.
+    # A damaged record is not copied. Evaluating the run reports the damage.
     with suppress(OSError, ValueError, TypeError, AttributeError):
         record = read_object(run / HELD_OUT)
         write_json(folder / HELD_OUT, record | {TEXTS: names_for(found_from(record.get(TEXTS) or (), run), folder)})
 
 
 def names_for(texts: Iterable[str], folder: Path) -> list[str]:
-    """Full names of texts as a record in ``folder`` has them."""
-    here = folder.resolve()
+    """Convert full paths of texts to the names that a record in ``folder`` uses."""
+    base = folder.resolve()
     return [
-        Path(os.path.relpath(text, here)).as_posix() if here.parent in Path(text).parents else text for text in texts
+        Path(os.path.relpath(text, base)).as_posix() if base.parent in Path(text).parents else text for text in texts
     ]
 
 
 def found_from(texts: Iterable[str], folder: Path) -> list[str]:
-    """Full names of the texts that a record in ``folder`` has; those of datasets on the hub are left as they are."""
-    return [text if text.startswith(PREFIX) else found_text(text, folder.resolve()) for text in texts]
+    """Full paths of the texts in a record in ``folder``. Names of datasets on the Hub stay unchanged."""
+    return [text if text.startswith(PREFIX) else full_path(text, folder.resolve()) for text in texts]
 
 
-def found_text(name: str, folder: Path) -> str:
-    """The full name of a text; one that is gone is looked for by its last part, where the record is and beside it."""
-    stated = os.path.normpath(folder / name)
-    places: Iterator[Path] = (place / Path(name).name for place in (folder, folder.parent, Path.cwd()))
-    return stated if os.path.exists(stated) else next((str(one) for one in places if one.exists()), stated)
+def full_path(name: str, folder: Path) -> str:
+    """Full path of a text. If the file is gone, search its name in ``folder``, its parent and the current folder."""
+    recorded = os.path.normpath(folder / name)
+    candidates: Iterator[Path] = (place / Path(name).name for place in (folder, folder.parent, Path.cwd()))
+    return recorded if os.path.exists(recorded) else next((str(p) for p in candidates if p.exists()), recorded)

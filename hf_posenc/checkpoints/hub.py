@@ -1,7 +1,7 @@
-"""The Hub: what a name there leads to, without waiting where there is no network.
+"""Find out whether a Hub name is a model or a PEFT adapter, without a long wait if there is no network.
 
-transformers and huggingface_hub retry every file for some twenty seconds. Here the Hub is asked for the two files that
-tell a model from an adapter, without retries, and only for what is not in the cache.
+transformers and huggingface_hub retry every file for about twenty seconds. Here the Hub is asked only for the two files
+that distinguish a model from an adapter, without retries. Files in the cache need no request.
 """
 
 from __future__ import annotations
@@ -17,26 +17,30 @@ from hf_posenc.patching.peft_sidecar import PEFT_CONFIG
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 OF_ONE_NAME = ("revision", "subfolder")
-"""Options that belong to one name; the others hold for everything that is loaded with it."""
+"""Options that apply to one name only. All others apply to the base and to the adapter."""
 
 
 def hub_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the Hub among keywords of ``from_pretrained``."""
+    """Options of the Hub among the keywords of ``from_pretrained``."""
     return {option: keywords[option] for option in HUB_OPTIONS if option in keywords}
 
 
 def of_other_names(hub: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that hold for the base as well where they were given for an adapter, and vice versa."""
+    """Options of the Hub that were given for an adapter and apply to its base too, or vice versa."""
     return {option: value for option, value in hub.items() if option not in OF_ONE_NAME}
 
 
 def with_hub_options(keywords: Mapping[str, Any], hub: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of ``from_pretrained`` with these options of the Hub in place of their own; none for a local folder."""
+    """Keywords of ``from_pretrained`` with their options of the Hub replaced by ``hub``."""
     return {**{name: value for name, value in keywords.items() if name not in HUB_OPTIONS}, **hub}
 
 
 def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
-    """Whether a Hub name is that of a PEFT adapter, and not of a model."""
+    """Whether a Hub name leads to a PEFT adapter, and not to a model.
+
+    Raises:
+        ModelNotFound: the Hub cannot be reached.
+    """
     from huggingface_hub import file_exists, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -46,14 +50,14 @@ def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
             if isinstance(try_to_load_from_cache(name, file, cache_dir=hub.get("cache_dir"), revision=revision), str):
                 return file == PEFT_CONFIG
         if hub.get("local_files_only"):
-            return False  # the loader says what is missing
-        known = {"revision": revision, "token": token}
+            return False  # the loader reports the missing files
+        options = {"revision": revision, "token": token}
         try:
-            return not file_exists(name, CONFIG_NAME, **known) and file_exists(name, PEFT_CONFIG, **known)
-        except (HfHubHTTPError, HFValidationError):  # what the Hub says
+            return not file_exists(name, CONFIG_NAME, **options) and file_exists(name, PEFT_CONFIG, **options)
+        except (HfHubHTTPError, HFValidationError):  # `explained_errors` handles these
             raise
-        except Exception as error:  # of whichever HTTP library this release of huggingface_hub uses
+        except Exception as error:  # an error of the HTTP library, which differs between releases of huggingface_hub
             raise ModelNotFound(
                 f"{shown(name)} is no folder here and not in the cache, and the Hub cannot be asked: "
-                f"{reason_of(error)}. Check the name; while there is a network, `hf download {name}` fetches it."
+                f"{reason_of(error)}. Check the name, or run `hf download {name}` when there is a network."
             ) from error

@@ -1,4 +1,4 @@
-"""What a model computes of a text of random tokens: by it, two forms of a model are compared."""
+"""Logits of a text of random tokens, to compare two forms of a model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ TOKENS = 512
 
 
 def random_text(model: Any, length: int | None = None, seed: int = 0) -> Tensor:
-    """A text ``[1, token]`` of random tokens, always the same; by default of `TOKENS`, if the model reads as many."""
+    """A text ``[1, token]`` of random tokens, fixed by ``seed``. By default `TOKENS` long, or the model's maximum."""
     config = model.config.get_text_config()
     length = length or min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
     return torch.randint(0, config.vocab_size, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
 def logits_of(model: Any, ids: Tensor) -> Tensor:
-    """What a model computes of a text: logits, or hidden states where it has no head."""
+    """Logits of a text, or hidden states if the model has no head."""
     ids = ids.to(computing_device(model, offloads_of(model)))
-    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    decoder_input = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     with torch.no_grad():
-        return model(input_ids=ids, **more)[0]
+        return model(input_ids=ids, **decoder_input)[0]

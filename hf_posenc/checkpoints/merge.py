@@ -1,9 +1,9 @@
-"""Merge a PEFT adapter into the weights of its base: a checkpoint with the scheme, for which PEFT is not needed.
+"""Merge a PEFT adapter into the weights of its base. The new checkpoint has the scheme and does not need PEFT.
 
-    W' = W + (α / r) B A                           LoRA; the others likewise, as PEFT merges them
+    W' = W + (α / r) B A                           LoRA; PEFT defines the formulas of other adapters
 
-W' is rounded to the data type of the weights, so that logits differ from those of the adapter by rounding. They are
-compared wherever an adapter is merged; what `merge` reads back from the disk must be the merged model bit for bit.
+W' is rounded to the data type of the weights, so the logits differ from those of the adapter by rounding. Every merge
+compares them. `merge` also reads the checkpoint back; its logits must equal those of the merged model bit for bit.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from hf_posenc.patching.text_limits import raise_limits_in
 
 @dataclass(frozen=True)
 class Merged:
-    """What `merge` wrote.
+    """The result of `merge`.
 
     Attributes:
-        folder: the folder of the new checkpoint.
+        folder: folder of the new checkpoint.
         scheme: its scheme; None if the adapter was trained without one.
         deviation: root-mean-square difference of logits from those of the adapter, over their standard deviation.
         tokenizer: whether a tokenizer was found with the adapter or its base, and copied.
@@ -64,32 +64,32 @@ def merge(
 
     Args:
         adapter: name of the PEFT adapter, or of the folder of a run of `hf_posenc.training.finetune`.
-        folder: where the checkpoint goes; new or empty.
+        folder: new or empty folder for the checkpoint.
         base: name of the base model; by default the one that the adapter names.
-        **hf_kwargs: of ``from_pretrained``, such as ``dtype``; a ``revision`` is that of the base, if one is given, and
-            else of the adapter.
+        **hf_kwargs: arguments of ``from_pretrained``, such as ``dtype``. A ``revision`` applies to ``base`` if that is
+            passed, or else to the adapter.
 
     Returns:
-        What was written, and how far its logits are from those of the adapter.
+        The written checkpoint, and the deviation of its logits from those of the adapter.
 
     Raises:
         PeftAdapterMismatch: there is no adapter, or it does not fit its base.
         NotExpressible: adapters of this kind cannot be merged (prompts, prefixes), or the base is quantised.
-        MergeFailed: the logits of the merged model, or of what was read back, are others.
+        MergeFailed: the merged model, or the checkpoint read back, has other logits.
         FolderUnusable: the folder is a file, or is not empty.
-        NoDiskSpace: the disk has less free space than the checkpoint takes.
+        NoDiskSpace: the disk has less free space than the checkpoint needs.
     """
-    name, on_top = (adapter, None) if base is None else (base, adapter)
-    named = ModelName.of(name, adapter=on_top, hub=hub_options(hf_kwargs))
+    name, peft_adapter = (adapter, None) if base is None else (base, adapter)
+    named = ModelName.of(name, adapter=peft_adapter, hub=hub_options(hf_kwargs))
     if named.adapter is None:
         raise PeftAdapterMismatch(
             f"{shown(named.model)} is a model without a PEFT adapter, and there is nothing to merge. Name the folder "
             "of the adapter."
         )
     target = empty_folder(folder)
-    merged, deviation = merge_adapter(from_pretrained(name, peft_adapter=on_top, **hf_kwargs))
+    merged, deviation = merge_adapter(from_pretrained(name, peft_adapter=peft_adapter, **hf_kwargs))
     ids = random_text(merged)
-    got = logits_of(merged, ids)
+    logits = logits_of(merged, ids)
     dtype = next(weight.dtype for weight in merged.parameters() if weight.is_floating_point())
     size = sum(weight.numel() * weight.element_size() for weight in merged.parameters())
     check_disk_space(nearest_existing(target), size, "The merged weights")
@@ -102,8 +102,8 @@ def merge(
             tokenizer.save_pretrained(staging)
         raise_limits_in(staging, merged)
         del merged
-        again = from_pretrained(staging, **{**with_hub_options(hf_kwargs, {}), "dtype": dtype}).eval()
-        if not torch.equal(logits_of(again, ids), got):
+        read_back = from_pretrained(staging, **{**with_hub_options(hf_kwargs, {}), "dtype": dtype}).eval()
+        if not torch.equal(logits_of(read_back, ids), logits):
             raise MergeFailed(
                 f"The merged checkpoint of {shown(named.adapter)} computes other logits when it is read back. Nothing "
                 "was kept; please report this."
@@ -112,28 +112,28 @@ def merge(
     return Merged(target, scheme, deviation, tokenizer is not None, expressible)
 
 
-def empty_folder(given: str | os.PathLike[str]) -> Path:
-    """A folder that is new or empty.
+def empty_folder(name: str | os.PathLike[str]) -> Path:
+    """The path of a folder that is new or empty.
 
     Raises:
-        FolderUnusable: The folder has files in it, or a file has its name.
+        FolderUnusable: the folder is not empty, or the path is a file.
     """
-    folder = Path(folder_to_write(given))
+    folder = Path(folder_to_write(name))
     if folder.exists() and any(folder.iterdir()):
         raise FolderUnusable(f"The folder {shown(str(folder))} is not empty. Choose another one.")
     return folder
 
 
 def merge_adapter(model: Any) -> tuple[Any, float]:
-    """Merge a model's PEFT adapter into its weights; a model without an adapter is returned unchanged.
+    """Merge a model's PEFT adapter into its weights. A model without an adapter is returned unchanged.
 
     Returns:
         The merged model, and the root-mean-square difference of its logits from those of the adapter, over their
         standard deviation.
 
     Raises:
-        NotExpressible: adapters of this type, such as prompts, are no change of weights, or not of these.
-        MergeFailed: the merged model computes something else.
+        NotExpressible: PEFT cannot merge adapters of this type (such as prompts), or the weights are quantised.
+        MergeFailed: the logits of the merged model differ by more than rounding.
     """
     if not hasattr(model, "peft_config"):
         return model, 0.0
@@ -149,17 +149,18 @@ def merge_adapter(model: Any) -> tuple[Any, float]:
             "in a floating dtype as the base, without quantization_config."
         )
     text = random_text(model)
-    want = logits_of(model, text)
+    adapted_logits = logits_of(model, text)
     untie(model.base_model.model)
     try:
         merged = model.merge_and_unload()
-    except (NotImplementedError, TypeError, ValueError) as error:  # PEFT's words for layers it cannot merge into
+    except (NotImplementedError, TypeError, ValueError) as error:  # PEFT raises these for layers it cannot merge into
         raise NotExpressible(
             f"PEFT cannot merge the adapter of this {kind}: {reason_of(error)}. Use the adapter itself: "
             "hf_posenc.from_pretrained and --model take it."
         ) from error
-    deviation = (logits_of(merged, text) - want).square().mean().sqrt().item() / (want.std().item() or 1.0)
-    rounding = math.sqrt(torch.finfo(want.dtype).eps)  # half of the digits
+    difference = (logits_of(merged, text) - adapted_logits).square().mean().sqrt().item()
+    deviation = difference / (adapted_logits.std().item() or 1.0)
+    rounding = math.sqrt(torch.finfo(adapted_logits.dtype).eps)  # half of the digits
     if not deviation <= rounding:
         raise MergeFailed(
             f"The logits of the merged model differ by {deviation:.1e} of their standard deviation from those of the "
@@ -170,28 +171,28 @@ def merge_adapter(model: Any) -> tuple[Any, float]:
 
 
 def untie(model: Any) -> None:
-    """Give the output layer weights of its own where an adapter would be merged into one of two tied layers."""
+    """Untie the output layer from the embeddings if an adapter would be merged into either."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     tied = model.get_input_embeddings(), model.get_output_embeddings()
-    if None not in tied and tied[0].weight is tied[1].weight and any(isinstance(one, BaseTunerLayer) for one in tied):
+    if None not in tied and tied[0].weight is tied[1].weight and any(isinstance(m, BaseTunerLayer) for m in tied):
         output = getattr(tied[1], "base_layer", tied[1])
         output.weight = nn.Parameter(output.weight.detach().clone(), requires_grad=False)
         model.config.tie_word_embeddings = False
 
 
 def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tuple[nn.Module, PatchReport | None]:
-    """Load a model; merge its PEFT adapter into the weights, and remove its scheme.
+    """Load a model, merge its PEFT adapter into the weights, and remove its scheme.
 
     Args:
-        name_or_path, **hf_kwargs: as `from_pretrained` takes them.
+        name_or_path, **hf_kwargs: arguments of `from_pretrained`.
 
     Returns:
-        The model without scheme, and the report of the scheme it was saved with; None where it had none.
+        The model without a scheme, and the report of the scheme it was saved with, or None.
 
     Raises:
-        NotExpressible: its adapter cannot be merged.
-        PosEncError: as `from_pretrained`.
+        NotExpressible: the adapter cannot be merged.
+        PosEncError: see `from_pretrained`.
     """
     model, _ = merge_adapter(from_pretrained(name_or_path, **hf_kwargs))
     if not is_patched(model):

@@ -1,6 +1,6 @@
-"""Digests of a loaded model: the same digest means the same weights, whatever the model is called.
+"""Digests of a loaded model. Equal digests mean equal weights, independent of the model's name.
 
-A file or a checkpoint can change under the same name, so contents are read: all of them, or a sample of each tensor.
+A checkpoint can change under the same name, so the digest is computed from all values, or from a sample of each tensor.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hf_posenc.patching.state import base_model_of
 
 IGNORED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # configuration keys that change no number
 SAMPLE = 4096
-"""Most numbers that are read of a tensor in a sample; training changes nearly every number, if only slightly."""
+"""Largest number of sampled values of a tensor. A sample is enough, because training changes nearly every value."""
 NOT_LOADED = {"posenc", "pooler"}
-"""Parts of a base model that a checkpoint may lack, and that are then drawn at random."""
+"""Parts of a base model that a checkpoint may lack. They are then initialised at random."""
 
 
 def model_digest(model: Any) -> str:
@@ -36,10 +36,10 @@ def model_digest(model: Any) -> str:
 
 
 def sampled_weights_digest(model: Any, *, values: bool = True) -> str:
-    """Digest of a base model's weights, in a fraction of a second for billions of them.
+    """Digest of a base model's weights, in a fraction of a second even for billions of them.
 
-    At most `SAMPLE` evenly spaced numbers of each tensor are read. Heads, poolers and the parameters of a scheme, which
-    may be new, are left out; without ``values``, all but names, types and shapes.
+    At most `SAMPLE` evenly spaced values of each tensor are read. Heads, poolers and scheme parameters are left out,
+    because they may be newly initialised. Without ``values``, only names, types and shapes count.
     """
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(base_model_of(model)[0].state_dict().items()):
@@ -54,7 +54,7 @@ def sampled_weights_digest(model: Any, *, values: bool = True) -> str:
 
 
 def plain_parts(tensor: Any) -> Iterator[Any]:
-    """The tensor, or those that it is made of where it is of a class of its own, such as a quantiser's."""
+    """The tensor itself, or the tensors inside it if it has a wrapper class, such as a quantiser's."""
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return

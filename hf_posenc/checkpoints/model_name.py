@@ -1,12 +1,10 @@
-"""From the name of a model to what is loaded: the model itself, and the PEFT adapter on top of it.
+"""Find a model and the PEFT adapter on top of it by name. All functions that accept a model's name use this file.
 
 starter:llama                       a bundled model
 folder with config.json             a model, with or without a scheme
-folder with adapter_config.json     a PEFT adapter; its base is the one it names, or the one that is given
-folder with run.json                what `hf-posenc finetune` writes: the result, else its last complete checkpoint
-owner/name                          a model or an adapter of the Hub
-
-Everything that takes a model by name finds it here.
+folder with adapter_config.json     a PEFT adapter; its base is the model it names, or the one that the caller passes
+folder with run.json                a run of `hf-posenc finetune`: its result, or else its last complete checkpoint
+owner/name                          a model or an adapter on the Hub
 """
 
 from __future__ import annotations
@@ -31,20 +29,19 @@ from hf_posenc.starters.loading import DTYPE, FOLDER, PREFIX, starter_path
 logger = logging.get_logger(__name__)
 
 RUN, MANIFEST, HELD_OUT = "run.json", "complete.json", "held_out.json"
-"""Files of a fine-tuning run: what it was; in each of its checkpoints, a manifest of all other files; what it was
-measured on."""
+"""Files of a fine-tuning run: its settings; in each checkpoint, a manifest of all other files; the held-out texts."""
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
 @dataclass(frozen=True)
 class ModelName:
-    """Where a model is.
+    """Location of a model and its adapter.
 
     Attributes:
         model: folder or Hub name of the model itself.
         adapter: folder or Hub name of the PEFT adapter to load on top; None for a model alone.
-        hub: options of the Hub that the model is loaded with.
-        adapter_hub: those of the adapter.
+        hub: options of the Hub for the model.
+        adapter_hub: options of the Hub for the adapter.
     """
 
     model: str
@@ -60,43 +57,43 @@ class ModelName:
         adapter: str | os.PathLike[str] | None = None,
         hub: Mapping[str, Any] | None = None,
     ) -> ModelName:
-        """Find a model by its name; nothing but configurations is read.
+        """Find a model by its name. Only configurations are read.
 
         Args:
             given: name of a model, of a bundled model, or of a PEFT adapter, which is loaded on the model it names.
             adapter: name of a PEFT adapter to load on the model.
-            hub: keywords of ``from_pretrained`` about the Hub. A ``revision`` or ``subfolder`` is that of ``given``;
-                a ``token`` and the like hold for the other name as well.
+            hub: keywords of ``from_pretrained`` about the Hub. ``revision`` and ``subfolder`` apply to ``given`` only;
+                others, such as ``token``, apply to both names.
 
         Raises:
-            WrongKind: A name is neither text nor a path.
-            UnknownStarter: There is no starter of that name.
-            ModelNotFound: There is no such folder, or the Hub cannot be asked; or the base of an adapter is not there.
-            PeftAdapterMismatch: An adapter names no base, or its base is an adapter; or ``adapter`` is none.
-            CheckpointMismatch: The folder holds a fine-tuning run without a result and without a complete checkpoint.
+            WrongKind: a name is neither text nor a path.
+            UnknownStarter: there is no starter of that name.
+            ModelNotFound: there is no such folder, the Hub cannot be asked, or the base of an adapter does not exist.
+            PeftAdapterMismatch: an adapter names no base, its base is an adapter, or ``adapter`` is not an adapter.
+            CheckpointMismatch: the folder holds a fine-tuning run without a result and without a complete checkpoint.
         """
         named = cls(folder_of_run(local_name(given)), hub=dict(hub or {}))
-        of_other = of_other_names(named.hub)
+        shared_hub = of_other_names(named.hub)
         if adapter is not None:
-            on_top = cls(folder_of_run(local_name(adapter)), hub=of_other)
-            if Path(on_top.model).is_dir() and not (Path(on_top.model) / PEFT_CONFIG).is_file():
+            peft_adapter = cls(folder_of_run(local_name(adapter)), hub=shared_hub)
+            if Path(peft_adapter.model).is_dir() and not (Path(peft_adapter.model) / PEFT_CONFIG).is_file():
                 raise PeftAdapterMismatch(
-                    f"{shown(on_top.model)} holds no PEFT adapter (no {PEFT_CONFIG}), and a base belongs to one. Leave "
-                    "the base out, or name the folder of the adapter."
+                    f"{shown(peft_adapter.model)} holds no PEFT adapter (no {PEFT_CONFIG}), and a base belongs to one. "
+                    "Leave the base out, or name the folder of the adapter."
                 )
-            return named._under(on_top)
+            return named._under(peft_adapter)
         if not named.is_adapter():
             return named
         stated, revision = stated_base(local_folder(named.model, named.hub))
         try:
-            base = cls(local_name(moved_bundled(stated)), hub=of_other)._under(named)
+            base = cls(local_name(moved_bundled(stated)), hub=shared_hub)._under(named)
         except ModelNotFound as error:
             raise ModelNotFound(
                 f"The base of the PEFT adapter {shown(named.model)} is {shown(stated)}, which is not available: "
                 f"{str(error).partition('. ')[0]}. Pass the base as the model, and the adapter as "
                 "peft_adapter= (--base names the base)."
             ) from error
-        return base if revision is None else replace(base, hub={**of_other, "revision": revision})
+        return base if revision is None else replace(base, hub={**shared_hub, "revision": revision})
 
     def is_adapter(self) -> bool:
         """Whether the name leads to a PEFT adapter without a model beside it."""
@@ -109,19 +106,19 @@ class ModelName:
         if self.is_adapter():
             raise PeftAdapterMismatch(
                 f"The base of the PEFT adapter {shown(adapter.model)} is {shown(self.model)}, which is an adapter "
-                "itself. Merge that one first: hf-posenc merge."
+                "itself. Merge the latter first: hf-posenc merge."
             )
         return replace(self, adapter=adapter.model, adapter_hub=adapter.hub)
 
     @property
     def tokenizer(self) -> str:
-        """Where the tokenizer is: with the adapter if that has one, else with the model."""
-        own = self.adapter is not None and any((Path(self.adapter) / name).is_file() for name in TOKENIZER_FILES)
-        return str(self.adapter) if own else self.model
+        """Name of the tokenizer: that of the adapter if it has a tokenizer, else that of the model."""
+        has_own = self.adapter is not None and any((Path(self.adapter) / name).is_file() for name in TOKENIZER_FILES)
+        return str(self.adapter) if has_own else self.model
 
     @property
     def dtype(self) -> str | None:
-        """Data type of the weights where none is asked for: float32 for bundled models; None, as stored, for others."""
+        """Default data type of the weights: float32 for bundled models, None for others, which load as stored."""
         return DTYPE if is_bundled(self.model) else None
 
 
@@ -137,29 +134,29 @@ def folder_of_run(name: str) -> str:
     folder = Path(name)
     if not (folder / RUN).is_file() or (folder / CONFIG_NAME).exists() or (folder / PEFT_CONFIG).exists():
         return name
-    found = last_complete(folder)
-    if found is None:
+    checkpoint = last_complete(folder)
+    if checkpoint is None:
         raise CheckpointMismatch(
             f"The fine-tuning run in {shown(name)} has no result and no complete checkpoint. Continue it with "
             "resume=True (--resume)."
         )
-    return found
+    return checkpoint
 
 
 def is_bundled(folder: str) -> bool:
-    """Whether ``folder`` is that of a bundled model."""
+    """Whether ``folder`` is the folder of a bundled model."""
     return Path(folder).absolute().parent == FOLDER.absolute()
 
 
 def moved_bundled(base: str) -> str:
-    """The bundled model of this installation, for an adapter that was trained on that of another one."""
+    """Replace the folder of a bundled model in another installation by its name here; other names stay unchanged."""
     path = Path(base)
     moved = path.parts[-3:-1] == FOLDER.parts[-2:] and (FOLDER / path.name).is_dir() and not path.exists()
     return f"{PREFIX}{path.name}" if moved else base
 
 
 def last_complete(folder: Path) -> str | None:
-    """The newest checkpoint whose files all match its manifest; None where there is none."""
+    """The newest checkpoint whose files all match its manifest, or None."""
     for checkpoint in reversed(checkpoint_folders(folder)):
         try:
             listed: Any = read_object(checkpoint / MANIFEST)
@@ -173,16 +170,16 @@ def last_complete(folder: Path) -> str | None:
 
 def checkpoint_folders(folder: Path) -> list[Path]:
     """The checkpoint folders of a run, oldest first."""
-    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
-    return sorted(found, key=step_of)
+    folders = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
+    return sorted(folders, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step that a checkpoint folder was written after, from its name."""
+    """The training step in the name of a checkpoint folder."""
     return int(checkpoint.name.rpartition("-")[2])
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Bytes of every file in a checkpoint, by name, the manifest's own left out."""
+    """Size in bytes of every file in a checkpoint by name, without the manifest."""
     files = (p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
     return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}

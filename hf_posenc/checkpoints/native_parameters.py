@@ -1,8 +1,8 @@
-"""The ``rope_parameters`` under which transformers rotates as the schemes of a patched model do.
+"""Express the schemes of a patched model as ``rope_parameters`` of transformers.
 
-A configuration has one set for all layers, or one for each type of layer (Gemma 3, OLMo 3, ModernBERT): a scheme that
-is patched into the layers of one type is then exported for that type. Layers that the model does not rotate (SmolLM 3,
-Llama 4, Cohere 2) stay so, and are not asked.
+A configuration has one set of parameters for all layers, or one for each type of layer (Gemma 3, OLMo 3, ModernBERT).
+In the latter case, a scheme that only layers of one type have is exported for that type. Layers that the model does not
+rotate (SmolLM 3, Llama 4, Cohere 2) stay unrotated, and are ignored here.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from hf_posenc.schemes.recipes.recipe import Recipe
 
 LENGTH_DEPENDENT = ("regions", "row_rotation")
 QUERY_SCALE = ("llama_4_scaling_beta", "original_max_position_embeddings")
-"""What some Mistrals scale late queries by, which no scheme takes away; the length belongs to scalings, too."""
+"""Parameters by which some Mistrals scale late queries. No scheme changes this. Scalings use the length as well."""
 BESIDE_SCALING = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
 INSTEAD = "Use the checkpoint that save_pretrained writes: hf_posenc.from_pretrained and --model read it."
 
 
 @dataclass(frozen=True)
 class NativeParameters:
-    """A model's rotation in the words of transformers.
+    """A model's rotation as parameters of transformers.
 
     Attributes:
         parameters: ``rope_parameters``, flat or by type of layer.
         short: whether logits are equal up to the trained length only.
-        schemes: what acts in each layer outside training.
-        types: of layers, by which ``parameters`` are stated; None for each where they are flat.
+        schemes: scheme that acts in each layer outside training.
+        types: type of each layer, a key of ``parameters``; None for each layer if these are flat.
     """
 
     parameters: dict[str, Any]
@@ -49,76 +49,76 @@ class NativeParameters:
 
 
 def rope_parameters_of(model: Any) -> NativeParameters:
-    """The rotation of a patched model in the words of transformers.
+    """The rotation of a patched model as parameters of transformers.
 
     Raises:
         NotPatched: the model carries no scheme.
-        NotExpressible: transformers has no such RoPE type, a scheme does more than rotate, or layers differ for which
-            a configuration has one set of parameters.
+        NotExpressible: transformers has no such RoPE type, a scheme does more than rotate, or layers that share their
+            parameters have different schemes.
     """
     base, name = base_model_of(model)[0], describe(model).scheme
     schemes = acting_schemes(base)
     stated = by_layer_type(getattr(base.config, "rope_parameters", None)) or {None: {}}
     types = (None,) * len(schemes) if None in stated else tuple(types_of_layers(base.config, len(schemes)))
-    found: dict[str | None, dict[str, Any]] = {}
+    by_type: dict[str | None, dict[str, Any]] = {}
     short = False
     for kind, own in stated.items():
-        asked = [scheme for scheme, of in zip(schemes, types, strict=True) if of == kind and not is_unrotated(scheme)]
-        if not asked or all(isinstance(scheme, HostRotation) for scheme in asked):
-            found[kind] = dict(own)
+        of_type = [scheme for scheme, layer_type in zip(schemes, types, strict=True) if layer_type == kind]
+        rotating = [scheme for scheme in of_type if not is_unrotated(scheme)]
+        if not rotating or all(isinstance(scheme, HostRotation) for scheme in rotating):
+            by_type[kind] = dict(own)
             continue
-        parameters, within_trained = parameters_of_all(asked, name)
-        found[kind] = kept_parameters(own) | with_spellings(parameters)
-        check_query_scale(own, found[kind], name)
+        parameters, within_trained = parameters_of_all(rotating, name)
+        by_type[kind] = kept_parameters(own) | with_spellings(parameters)
+        check_query_scale(own, by_type[kind], name)
         short |= within_trained
-    if None in found:
-        return NativeParameters(found[None], short, schemes, types)
+    if None in by_type:
+        return NativeParameters(by_type[None], short, schemes, types)
     if short:
         raise NotExpressible(
-            f"transformers follows the length in another way than scheme {name!r}, which is not "
-            f"compared where types of layers rotate differently. {INSTEAD}"
+            f"Beyond the trained length, transformers computes scheme {name!r} differently, which an export does not "
+            f"compare if types of layers rotate differently. {INSTEAD}"
         )
-    return NativeParameters({str(kind): own for kind, own in found.items()}, short, schemes, types)
+    return NativeParameters({str(kind): own for kind, own in by_type.items()}, short, schemes, types)
 
 
 def kept_parameters(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What RoPE parameters say beside a scaling.
+    """Those of the model's own RoPE parameters that an export keeps, because they are not part of a scaling.
 
-    The share of rotated channels, which of the model's heads only it knows; how pairs are shared by axes; and what
-    queries are scaled by.
+    These are the share of rotated channels, the assignment of pairs to axes, and the scale of late queries.
     """
     kept = BESIDE_SCALING + (QUERY_SCALE if QUERY_SCALE[0] in stated else ())
     return {name: stated[name] for name in kept if name in stated}
 
 
-def check_query_scale(stated: Mapping[str, Any], found: Mapping[str, Any], name: str) -> None:
-    """Refuse to write another length than that from which the model itself scales its late queries."""
+def check_query_scale(stated: Mapping[str, Any], exported: Mapping[str, Any], name: str) -> None:
+    """Refuse an export that changes the length from which the model itself scales its late queries."""
     beta, length = QUERY_SCALE
-    if beta in stated and found.get(length) != stated.get(length):
+    if beta in stated and exported.get(length) != stated.get(length):
         raise NotExpressible(
             f"This model scales queries after its first {stated.get(length)} tokens ({beta}), and scheme {name!r} "
-            f"counts from {found.get(length)}; a configuration has one number for both. {INSTEAD}"
+            f"counts from {exported.get(length)}; a configuration has one number for both. {INSTEAD}"
         )
 
 
 def types_of_layers(config: Any, count: int) -> list[str]:
-    """The type of each layer, in a configuration that has RoPE parameters for each."""
+    """The type of each layer, for a configuration with RoPE parameters by type of layer."""
     types = getattr(config, "layer_types", None) or ()
     if len(types) != count:
         raise NotExpressible(
-            f"This {config.model_type} has RoPE parameters for each type of layer, and {count} layers with attention "
-            f"of {len(types)} whose type is stated. {INSTEAD}"
+            f"This {config.model_type} has RoPE parameters by type of layer. It has {count} layers with attention, but "
+            f"its configuration states the types of {len(types)}. {INSTEAD}"
         )
     return list(types)
 
 
 def is_unrotated(scheme: Scheme) -> bool:
-    """Whether a layer is left as it is, without a rotation, which no parameters of its model change."""
+    """Whether a layer keeps the model's own positions and has no rotation, so that RoPE parameters do not apply."""
     return isinstance(scheme, HostRotation) and scheme.geometry.rotary is None
 
 
 def parameters_of_all(schemes: list[Scheme], name: str) -> tuple[dict[str, Any], bool]:
-    """The parameters of layers that share them, and whether they are equal up to the trained length only."""
+    """The parameters of layers that share them, and whether they are valid up to the trained length only."""
     first, *others = dict.fromkeys(sorted(schemes, key=lambda scheme: not any(stated_natively(scheme))))
     parameters = parameters_of(first, name)
     if any(type(other) is not type(first) or parameters_of(other, name) != parameters for other in others):
@@ -130,7 +130,7 @@ def parameters_of_all(schemes: list[Scheme], name: str) -> tuple[dict[str, Any],
 
 
 def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
-    """The parameters of a scheme, and whether they are equal up to the trained length only."""
+    """The parameters of a scheme, and whether they are valid up to the trained length only."""
     everywhere, within_trained = stated_natively(scheme)
     beyond_rotation = [
         hook for hook in HOOKS if implements(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)
@@ -147,28 +147,28 @@ def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
 
 
 def stated_natively(scheme: Scheme) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The RoPE parameters of a scheme: of all lengths, and else up to the trained length."""
+    """The RoPE parameters of a scheme that are valid at all lengths; and those valid up to the trained length."""
     everywhere = (scheme.native() if len(scheme.schemes) == 1 else None) or as_longrope(scheme)
     return everywhere, scheme.native_within_trained() if len(scheme.schemes) == 1 and everywhere is None else None
 
 
 def acting_schemes(base: Any) -> tuple[Scheme, ...]:
-    """What acts outside training in each layer of a patched base model.
+    """The scheme that acts outside training in each layer of a patched base model.
 
     Raises:
-        NotExpressible: its parameters are offloaded, and there are no values to compute from.
+        NotExpressible: parameters of a scheme are offloaded, so their values are not available.
     """
-    found = tuple(acting_part(module.scheme) for module in base.__dict__[ATTENTIONS])
-    away = next((scheme for scheme in found if any(weight.is_meta for weight in scheme.parameters())), None)
-    if away is not None:
+    schemes = tuple(acting_part(module.scheme) for module in base.__dict__[ATTENTIONS])
+    offloaded = next((scheme for scheme in schemes if any(weight.is_meta for weight in scheme.parameters())), None)
+    if offloaded is not None:
         raise NotExpressible(
-            f"The parameters of scheme {away.shown_name!r} are offloaded, and an export computes from them. Load the "
-            "model without a device_map, and export that."
+            f"The parameters of scheme {offloaded.shown_name!r} are offloaded, and an export needs their values. Load "
+            "the model without a device_map, and export that."
         )
-    return found
+    return schemes
 
 
 def acting_part(scheme: Scheme) -> Scheme:
-    """The one part of a composition that acts outside training, beside recipes such as PoSE; else all of it."""
+    """The part of a composition that acts outside training, without recipes such as PoSE. If not one, the whole."""
     acting = [part for part in scheme.schemes if not isinstance(part, Recipe) or part.needs_whole_text]
     return acting[0] if len(acting) == 1 else scheme

@@ -1,8 +1,8 @@
-"""Write a patched model as one ONNX graph, by transformers' exporter, and compare it in onnxruntime.
+"""Write a patched model as one ONNX graph with transformers' exporter, and check it in onnxruntime.
 
-The graph of a causal model continues a KV cache that may be empty, so that one graph reads a text and decodes; it takes
-no padding. Where a scheme's cache cannot be traced, and for encoders, it takes a whole text and its padding mask. The
-folder gets no config.json: one with a scheme in it would be refused where this package is not installed.
+The graph of a causal model continues a KV cache, which may be empty. So one graph reads a prompt and decodes; it does
+not support padding. For encoders, and for schemes whose cache cannot be traced, the graph reads a whole text and its
+padding mask. The folder gets no config.json, because programs without this package would refuse one with a scheme.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from hf_posenc.errors import MissingPackage, NotExpressible, NotTraceable, PosEn
 from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.state import describe
 
-TRACED = (2, 29)  # two rows, as a dimension of one would be fixed
-ROUNDINGS = 10  # what onnxruntime may differ by, where that is more: so many times the model's own rounding
+TRACED = (2, 29)  # rows and tokens: two rows, because tracing fixes a dimension of one
+ROUNDINGS = 10  # onnxruntime may also differ by this many times the model's own rounding error
 
 
 def write_onnx(model: Any, staging: Path) -> dict[str, Any]:
-    """Write a patched decoder or encoder in float32 as ``model.onnx``, if onnxruntime computes the same.
+    """Write a patched decoder or encoder in float32 as ``model.onnx``, if onnxruntime has the same outputs.
 
     Returns:
-        ``cache``: whether the graph takes a KV cache; ``reason``: why it does not, although the model has one;
-        ``deviation``: the largest difference of an output; ``lengths`` of the texts that were compared, in tokens.
+        ``cache``: whether the graph has a KV cache; ``reason``: why it has none, although the model has one;
+        ``deviation``: largest difference of an output; ``lengths``: lengths of the compared texts, in tokens.
     """
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  # the exporter imports it late
-        import transformers.exporters  # noqa: F401  # nor does an older release have it
+        import transformers.exporters  # noqa: F401  # missing in older releases
     except ImportError as error:
         raise MissingPackage(
-            f"{error}. Install what writes ONNX: pip install onnx onnxscript onnxruntime 'transformers>=5.23'"
+            f"{error}. Install the ONNX exporter: pip install onnx onnxscript onnxruntime 'transformers>=5.23'"
         ) from error
     target, training = describe(model).target_length, model.training
     lengths = [min(n, LONGEST) for n in (7, target // 2 + 1, target)]
     if model.config.is_encoder_decoder:
-        raise NotExpressible(f"This {type(model).__name__} is an encoder and a decoder, no single graph. {INSTEAD}")
+        raise NotExpressible(f"This {type(model).__name__} is an encoder and a decoder, not one graph. {INSTEAD}")
     if offloads_of(model) or model.dtype != torch.float32:
         state = "offloaded by accelerate" if offloads_of(model) else f"in {model.dtype}"
         raise NotExpressible(f"This {type(model).__name__} is {state}. Load it in float32 on one device.")
@@ -66,7 +66,7 @@ def write_onnx(model: Any, staging: Path) -> dict[str, Any]:
 
 
 def traced(model: Any) -> tuple[Any, bool, str]:
-    """The graph of a model, whether it continues a cache, and why this package refused the cache of one that has it."""
+    """The graph of a model, whether it has a KV cache, and the error of this package that made a cache impossible."""
     from transformers import GenerationConfig
     from transformers.exporters import OnnxConfig, OnnxExporter
     from transformers.exporters.utils import decompose_for_generation
@@ -74,52 +74,52 @@ def traced(model: Any) -> tuple[Any, bool, str]:
     ids, reason = torch.ones(TRACED, dtype=torch.long, device=model.device), ""
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if model.can_generate():
-        asked = {"generation_config": GenerationConfig(pad_token_id=0), "multi_token_decode": True}
+        generation = {"generation_config": GenerationConfig(pad_token_id=0), "multi_token_decode": True}
         try:
-            step = decompose_for_generation(copy.copy(model), inputs, **asked)["decode"]
+            step = decompose_for_generation(copy.copy(model), inputs, **generation)["decode"]
             return OnnxExporter().export(*step, OnnxConfig(dynamic=True)), True, ""
         except RuntimeError as error:
-            refused = error if isinstance(error, PosEncError) else error.__cause__
-            if not isinstance(refused, PosEncError):
+            refusal = error if isinstance(error, PosEncError) else error.__cause__
+            if not isinstance(refusal, PosEncError):
                 raise
-            inputs, reason = inputs | {"use_cache": False}, str(refused)
+            inputs, reason = inputs | {"use_cache": False}, str(refusal)
     return OnnxExporter().export(copy.copy(model), inputs, OnnxConfig(dynamic=True)), False, reason
 
 
 def deviation_of(model: Any, session: Any, length: int, cached: bool) -> float:
-    """The largest difference of onnxruntime's outputs for a text, read in three pieces where there is a cache.
+    """The largest difference of onnxruntime's outputs for a text, which is read in three pieces if there is a cache.
 
     Raises:
-        NotExpressible: it is more than rounding in float32 explains.
+        NotExpressible: the difference is larger than rounding in float32 explains.
     """
     ids = random_text(model, length, seed=length)
-    want = logits_of(model, ids).cpu()
-    got = computed(session, ids, (length // 2, length - 1, length) if cached else (length,))
-    difference = (got - want).abs().max().item()
-    if not difference <= LIMITS[torch.float32] * want.std():
+    expected = logits_of(model, ids).cpu()
+    outputs = onnx_outputs(session, ids, (length // 2, length - 1, length) if cached else (length,))
+    difference = (outputs - expected).abs().max().item()
+    if not difference <= LIMITS[torch.float32] * expected.std():
         exact = logits_of(copy.deepcopy(model).double(), ids).cpu()
-        if not difference <= ROUNDINGS * (want - exact).abs().max():
+        if not difference <= ROUNDINGS * (expected - exact).abs().max():
             raise NotExpressible(
                 f"onnxruntime computes other outputs for {length:,} tokens, {difference:.1e} away. {INSTEAD}"
             )
     return difference
 
 
-def computed(session: Any, ids: Tensor, ends: tuple[int, ...]) -> Tensor:
-    """What onnxruntime computes of a text ``[1, token]``, in pieces that end there and hand their cache on."""
+def onnx_outputs(session: Any, ids: Tensor, ends: tuple[int, ...]) -> Tensor:
+    """Outputs of onnxruntime for a text ``[1, token]``, read in pieces that end at ``ends`` and continue the cache."""
     inputs, start, outputs = session.get_inputs(), 0, []
-    held = {one.name: empty(one.shape, one.type) for one in inputs if one.name.startswith("input.")}
+    cache = {one.name: empty_cache(one.shape, one.type) for one in inputs if one.name.startswith("input.")}
     for end in ends:
-        given = {"input_ids": ids[:, start:end], "position_ids": torch.arange(start, end)[None]}
-        given["attention_mask"] = torch.ones(1, end, dtype=torch.long)
-        arrays = {one.name: given[one.name].numpy() for one in inputs if one.name in given}
-        first, *cache = session.run(None, arrays | held)
+        tensors = {"input_ids": ids[:, start:end], "position_ids": torch.arange(start, end)[None]}
+        tensors["attention_mask"] = torch.ones(1, end, dtype=torch.long)
+        arrays = {one.name: tensors[one.name].numpy() for one in inputs if one.name in tensors}
+        first, *new_cache = session.run(None, arrays | cache)
         outputs.append(torch.from_numpy(first))
-        held, start = dict(zip(held, cache, strict=bool(held))), end
+        cache, start = dict(zip(cache, new_cache, strict=bool(cache))), end
     return torch.cat(outputs, dim=1)
 
 
-def empty(shape: list[Any], kind: str) -> Any:
-    """An empty part of a cache of one row; its other dynamic dimension is that of tokens."""
+def empty_cache(shape: list[Any], kind: str) -> Any:
+    """An empty part of the cache of one row. Its other dynamic dimension is the number of tokens."""
     sizes = [1, *(int(n) if str(n).isdigit() else 0 for n in shape[1:])][: len(shape)]
     return torch.zeros(sizes, dtype=torch.float32 if "float" in kind else torch.int64).numpy()

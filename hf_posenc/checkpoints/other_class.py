@@ -1,8 +1,8 @@
-"""Export as another class of transformers, which computes by itself what the model's own class does not.
+"""Export as another class of transformers that computes the scheme, if the model's own class cannot.
 
-SmolLM 3 is a Llama some of whose layers are not rotated, and Mistral one with a sliding window; their weights have the
-names of Llama's. What a GPT-2 becomes is in `hf_posenc.checkpoints.gpt2_classes`. What is written is loaded in a
-process without this package and compared before the folder gets its name.
+SmolLM 3 is a Llama with some layers unrotated, and Mistral is a Llama with a sliding window. Their weights have the
+same names. `hf_posenc.checkpoints.gpt2_classes` converts a GPT-2. The written model is loaded in a process without this
+package and compared before the folder gets its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from hf_posenc.checkpoints.gpt2_classes import other_gpt2
 from hf_posenc.checkpoints.logits import logits_of, random_text
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_schemes, parameters_of
-from hf_posenc.checkpoints.plain_checkpoint import filled, write_checkpoint, write_plain
+from hf_posenc.checkpoints.plain_checkpoint import with_weights, write_checkpoint, write_plain
 from hf_posenc.checkpoints.static_rotation import rotates_nothing
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
@@ -36,39 +36,40 @@ SHARED = (
     *("num_key_value_heads", "hidden_act", "initializer_range", "rms_norm_eps", "use_cache", "tie_word_embeddings"),
     *("bos_token_id", "eos_token_id", "pad_token_id", "attention_dropout"),
 )
-"""Entries of a Llama's configuration that SmolLM 3 and Mistral have as well."""
+"""Entries of a Llama's configuration that SmolLM 3 and Mistral share."""
 BIASES = ("attention_bias", "mlp_bias")
-LONGEST = 8192  # tokens that are compared: longer texts cost minutes
-LIMITS = {torch.float32: 1e-4}  # of the spread of the logits
-ROUGH = 0.1  # in half precision, where each implementation rounds in its own places
+LONGEST = 8192  # longest compared text in tokens, because longer ones take minutes
+LIMITS = {torch.float32: 1e-4}  # largest difference, relative to the standard deviation of the logits
+ROUGH = 0.1  # the same in half precision, where implementations round at different steps
 READ = """
 import sys
 sys.modules["hf_posenc"] = None
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
-folder, given, found = sys.argv[1:]
-model, texts, logits = AutoModelForCausalLM.from_pretrained(folder).eval(), load_file(given), {}
+folder, texts_file, logits_file = sys.argv[1:]
+model, texts, logits = AutoModelForCausalLM.from_pretrained(folder).eval(), load_file(texts_file), {}
 for name, text in texts.items():
     half = text.shape[1] // 2
     first = model(text[:, :half], use_cache=True)
-    kept = "cache" if "cache" in first else "past_key_values"  # before transformers 5.24
-    rest = model(text[:, half:], **{kept: first[kept]})
+    cache = "cache" if "cache" in first else "past_key_values"  # before transformers 5.24
+    second = model(text[:, half:], **{cache: first[cache]})
     logits[name] = model(text).logits.detach().contiguous()
-    logits[name + " cached"] = rest.logits.detach().contiguous()
-save_file(logits, found)
+    logits[name + " cached"] = second.logits.detach().contiguous()
+save_file(logits, logits_file)
 """
 
 
 def write_auto(model: Any, staging: Path) -> dict[str, Any]:
-    """Write a patched model for plain transformers, as its own class or as another one that computes the same.
+    """Write a patched model for plain transformers, as its own class or as another class that computes the scheme.
 
     Returns:
-        What `write_plain` returns, or the ``rope_parameters`` of another class; and the ``model_type``.
+        The entries of `write_plain`, or the ``rope_parameters`` of another class; and the ``model_type``.
     """
     try:
         return write_plain(model, staging) | {"model_type": model.config.model_type}
     except NotExpressible:
-        plain = other_class(model)
+        convert = CLASSES.get(model.config.model_type)
+        plain = convert(model) if convert is not None and hasattr(model, "lm_head") else None
         if plain is None:
             raise
     write_checkpoint(plain, model, staging, describe(model).target_length)
@@ -77,22 +78,11 @@ def write_auto(model: Any, staging: Path) -> dict[str, Any]:
     return {"rope_parameters": parameters, "model_type": plain.config.model_type}
 
 
-def other_class(model: Any) -> Any:
-    """The model as a class of transformers that computes its scheme, or None where there is none.
-
-    Raises:
-        NotExpressible: there is none for a model of this type, and why.
-    """
-    if not hasattr(model, "lm_head"):
-        return None
-    return CLASSES.get(model.config.model_type, lambda _: None)(model)
-
-
 def other_llama(model: Any) -> Any:
-    """A Llama as SmolLM 3 or Mistral, or None where neither computes its scheme.
+    """A Llama as SmolLM 3 or Mistral, or None if neither computes its scheme.
 
     Raises:
-        NotExpressible: the scheme is ALiBi, which transformers computes in other architectures.
+        NotExpressible: the scheme is ALiBi, which transformers computes only in other architectures.
     """
     base: Any = base_model_of(model)[0]
     if any(isinstance(part, ALiBi) for module in base.__dict__[ATTENTIONS] for part in module.scheme.schemes):
@@ -100,18 +90,18 @@ def other_llama(model: Any) -> Any:
             "transformers computes ALiBi in BLOOM and MPT, which have LayerNorm and an MLP without a gate; a Llama has "
             f"RMSNorm and a gate. {INSTEAD}"
         )
-    needs = [needs_of(scheme, base.config) for scheme in acting_schemes(base)]
-    found = [one for one in needs if one is not None]
-    rotations = [parameters for parameters, _ in found if parameters is not None]
-    window = found[0][1] if found else None
-    alike = all(own == window for _, own in found) and all(one == rotations[0] for one in rotations)
-    if len(found) < len(needs) or not alike:
+    layers = [rotation_and_window(scheme, base.config) for scheme in acting_schemes(base)]
+    expressible = [layer for layer in layers if layer is not None]
+    rotations = [parameters for parameters, _ in expressible if parameters is not None]
+    window = expressible[0][1] if expressible else None
+    alike = all(own == window for _, own in expressible) and all(own == rotations[0] for own in rotations)
+    if len(expressible) < len(layers) or not alike:
         return None
     entries = {name: getattr(model.config, name) for name in SHARED if hasattr(model.config, name)}
     entries["max_position_embeddings"] = describe(model).target_length
     entries["rope_parameters"] = rotations[0] if rotations else dict(base.config.rope_parameters)
     entries["sliding_window"] = window
-    rotated = [parameters is not None for parameters, _ in found]
+    rotated = [parameters is not None for parameters, _ in expressible]
     if all(rotated) and not any(getattr(model.config, name, False) for name in BIASES):
         config: Any = transformers.MistralConfig(**entries)
     else:
@@ -119,61 +109,65 @@ def other_llama(model: Any) -> Any:
         entries |= {name: getattr(model.config, name, False) for name in BIASES}
         entries |= {"no_rope_layers": list(map(int, rotated)), "layer_types": [kind] * len(rotated)}
         config = transformers.SmolLM3Config(use_sliding_window=window is not None, **entries)
-    return filled(model, transformers.AutoModelForCausalLM.from_config, config, offloaded_values(model))
+    return with_weights(model, transformers.AutoModelForCausalLM.from_config, config, offloaded_values(model))
 
 
-def needs_of(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | None, int | None] | None:
-    """What a layer needs that its scheme alone acts on, or None where it needs more than a rotation and a window.
+def rotation_and_window(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | None, int | None] | None:
+    """The rotation and the window of a layer with this scheme, or None if the scheme does more than that.
 
     Returns:
-        The RoPE parameters of its rotation, None where it is not rotated; and its window in tokens, None for all keys.
+        The RoPE parameters, or None for no rotation; and the window in tokens, or None for all keys.
     """
     windows = [part.native_window() for part in scheme.schemes if part.native_window() is not None]
-    rest = [part for part in scheme.schemes if part.native_window() is None]
-    if len(windows) > 1 or len(rest) > 1:
+    others = [part for part in scheme.schemes if part.native_window() is None]
+    if len(windows) > 1 or len(others) > 1:
         return None
     window = windows[0] if windows else None
-    if not rest or isinstance(rest[0], HostRotation):
+    if not others or isinstance(others[0], HostRotation):
         return dict(config.rope_parameters), window
-    if rotates_nothing(rest[0]):
+    if rotates_nothing(others[0]):
         return None, window
     try:
-        parameters, short = parameters_of(rest[0], "")
+        parameters, short = parameters_of(others[0], "")
     except NotExpressible:
         return None
     return None if short else (parameters, window)
 
 
 CLASSES: dict[str, Callable[[Any], Any]] = {"llama": other_llama, "gpt2": other_gpt2}
+"""Model type → function that converts a model into another class; it returns None, or raises, if no class fits."""
 
 
 def check_alone(folder: Path, model: Any) -> None:
-    """Compare a checkpoint, read by a process without this package, with the patched model, cached and at once.
+    """Load a checkpoint in a process without this package, and compare its logits with those of the patched model.
 
-    Texts of the trained length, of twice that and of the target length are compared, up to 8,192 tokens.
+    The texts have the trained length, twice that and the target length, up to 8,192 tokens. Each is read at once, and
+    in two pieces with a KV cache.
 
     Raises:
-        NotExpressible: it cannot be read there, or its logits differ.
+        NotExpressible: transformers cannot load it, or its logits differ.
     """
     report = describe(model)
     lengths = {min(n, LONGEST) for n in (report.trained_length, 2 * report.trained_length, report.target_length)}
     texts = {str(n): random_text(model, n) for n in sorted(lengths)}
     with TemporaryDirectory() as work:
-        given, found = Path(work) / "texts.safetensors", Path(work) / "logits.safetensors"
-        save_file(texts, given)
-        run = subprocess.run(
-            [sys.executable, "-c", READ, str(folder), str(given), str(found)], capture_output=True, text=True
-        )
+        texts_file, logits_file = Path(work) / "texts.safetensors", Path(work) / "logits.safetensors"
+        save_file(texts, texts_file)
+        command = [sys.executable, "-c", READ, str(folder), str(texts_file), str(logits_file)]
+        run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
-            said = run.stderr.strip().rpartition("\n")[2]
-            raise NotExpressible(f"Plain transformers cannot read this {type(model).__name__} back: {said}. {INSTEAD}")
-        logits = load_file(found)
+            reason = run.stderr.strip().rpartition("\n")[2]
+            raise NotExpressible(f"Plain transformers cannot load this {type(model).__name__}: {reason}. {INSTEAD}")
+        logits = load_file(logits_file)
     limit = LIMITS.get(model.dtype, ROUGH)
     for name, text in texts.items():
         own = logits_of(model, text).float().cpu()
         half = text.shape[1] // 2
-        for where, there, here in ((name, logits[name], own), ("cached", logits[f"{name} cached"], own[:, half:])):
-            if not (there.float() - here).abs().max() <= limit * here.std():
+        for where, plain, expected in (
+            (name, logits[name], own),
+            ("cached", logits[f"{name} cached"], own[:, half:]),
+        ):
+            if not (plain.float() - expected).abs().max() <= limit * expected.std():
                 raise NotExpressible(
                     f"Plain transformers computes other logits from the written file ({where}, "
                     f"{text.shape[1]:,} tokens). {INSTEAD}"

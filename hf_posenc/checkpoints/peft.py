@@ -1,8 +1,8 @@
-"""PEFT adapters that know the scheme they were trained under, and refuse to work on another.
+"""Load PEFT adapters with the scheme they were trained under, and refuse them on a base with another scheme.
 
-A saved adapter carries the scheme (see `hf_posenc.patching.peft_sidecar`) whoever saves it: PEFT, transformers
-or `Trainer`, in whatever order the model was patched and adapted (see `hf_posenc.checkpoints.peft_hooks`). Loading
-one here can patch its base: errors are in words, and a failure leaves the model as it was.
+A saved adapter carries its scheme (`hf_posenc.patching.peft_sidecar`), whether PEFT, transformers or `Trainer` saves
+it. The model may be patched before or after the adapter is added (`hf_posenc.checkpoints.peft_hooks`). Loading an
+adapter here can patch its base. If that fails, the model is unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OFFLOADED = (
 
 @contextmanager
 def without_peft_noise() -> Iterator[None]:
-    """Hide a warning about an attribute that transformers has renamed and PEFT reads by its old name."""
+    """Hide the warning about an attribute that transformers has renamed and PEFT still reads by its old name."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
         yield
@@ -50,7 +50,7 @@ def without_peft_noise() -> Iterator[None]:
 
 @contextmanager
 def adapter_staged(model: nn.Module, folder: str) -> Iterator[str]:
-    """A folder to save an adapter into, whose files then replace those in ``folder``: all of them, or none."""
+    """Yield a staging folder for an adapter. Afterwards all its files, or none, replace those in ``folder``."""
     with staged(folder, companions=(SIDECAR, PARAMETERS)) as staging:
         yield str(staging)
         raise_limits_in(Path(folder), model, into=staging)
@@ -67,46 +67,46 @@ def load_peft_adapter(
     """Load a saved PEFT adapter on the base it was trained on.
 
     Args:
-        model: the base, patched with the adapter's scheme; or a PEFT model around it, which gets a further adapter.
-        folder: the folder of the adapter, or its Hub name.
-        patch: ``"refuse"`` a base under another scheme or none, or ``"apply"`` the adapter's scheme to it.
-        adapter_name: its name in the model; ``set_adapter`` makes it the active one.
-        **kwargs: of ``PeftModel.from_pretrained``, such as ``is_trainable`` and ``revision``.
+        model: the base, patched with the adapter's scheme; or a PEFT model around it, which gets one more adapter.
+        folder: folder of the adapter, or its Hub name.
+        patch: ``"refuse"`` a base with another scheme or none, or ``"apply"`` the adapter's scheme to it.
+        adapter_name: name of the adapter in the model; ``set_adapter`` activates it.
+        **kwargs: arguments of ``PeftModel.from_pretrained``, such as ``is_trainable`` and ``revision``.
 
     Returns:
         The PEFT model; its ``save_pretrained`` writes the scheme again.
 
     Raises:
-        UnsupportedModel: ``model`` is no loaded model; or its weights are offloaded without a device map, which PEFT
-            follows, or since they were loaded.
+        UnsupportedModel: ``model`` is not a loaded model; or its weights are offloaded without a device map, which
+            PEFT needs, or were offloaded after loading.
         WrongKind: ``patch`` is neither ``"refuse"`` nor ``"apply"``.
         PeftAdapterMismatch: base and adapter have different schemes or lengths; the model has an adapter of that name;
             its adapters share other learned positions; or the folder is damaged, incomplete or not safe to read.
     """
     check_live(model)
     if patch not in ("refuse", "apply"):
-        raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
+        raise WrongKind(f"patch has the unknown value {shown(patch)}. Pass 'refuse' or 'apply'.")
     adapter = AdapterFolder.open(folder, **hub_options(kwargs))
-    others = with_hub_options(kwargs, {})  # the folder is here now
-    return attach_adapter(model, adapter, patch=patch == "apply", adapter_name=adapter_name, **others)
+    peft_kwargs = with_hub_options(kwargs, {})  # the folder is local now
+    return attach_adapter(model, adapter, patch=patch == "apply", adapter_name=adapter_name, **peft_kwargs)
 
 
 @explained_imports()
 def attach_adapter(
     model: nn.Module, adapter: AdapterFolder, *, patch: bool, adapter_name: str = "default", **kwargs: Any
 ) -> PeftModel:
-    """`load_peft_adapter` of a folder that has been opened; ``patch`` allows to patch the base. Raises as that does."""
+    """Load an opened adapter like `load_peft_adapter`, with the same errors. ``patch`` allows to patch the base."""
     from peft import PeftModel
 
     check_methods()
     mapped = any(hasattr(module, "hf_device_map") for module in model.modules())
-    before = [device for one in offloads_of(model).values() for device in one.original_devices.values()]
-    if before and (not mapped or torch.device("meta") in before):  # PEFT brings weights back to where they were before
+    devices = [device for hook in offloads_of(model).values() for device in hook.original_devices.values()]
+    if devices and (not mapped or torch.device("meta") in devices):  # PEFT moves weights back to these devices
         raise UnsupportedModel(OFFLOADED.format(kind=type(model).__name__))
     folder = str(adapter.path)
     with adapter.explained_errors(), rollback_on_error(model), without_peft_noise():
         config, weights, parameters = adapter.peft_config(), adapter.weights(), adapter.position_parameters()
-        if parameters and getattr(config, "modules_to_save", None):  # named before there was one: PEFT saved none
+        if parameters and getattr(config, "modules_to_save", None):  # named before the patch, so PEFT has not saved it
             config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
         if isinstance(model, PeftModel):
             check_other_adapters(model, adapter_name, adapter)
@@ -117,7 +117,7 @@ def attach_adapter(
         else:
             match_base(model, adapter, patch=patch)
             adapted = PeftModel.from_pretrained(model, folder, adapter_name, config=config, **kwargs)
-        if kwargs.get("autocast_adapter_dtype", True) and keep_in_float32(adapted):  # as it was trained
+        if kwargs.get("autocast_adapter_dtype", True) and keep_in_float32(adapted):  # load again without rounding
             adapted.load_adapter(folder, adapter_name, **kwargs)
         check_complete(adapted, adapter, weights, adapter_name)
     return adapted

@@ -1,16 +1,16 @@
-"""Hooks in PEFT: adapters on a patched base train, save and load its learned positions, whoever calls PEFT.
+"""Hooks in PEFT: adapters on a patched base train, save and load its learned positions, whichever program calls PEFT.
 
-`hf_posenc.checkpoints.peft_methods` puts them in the place of PEFT's methods. On a model without a
-scheme, and a folder without a sidecar, PEFT's own methods run and nothing else.
+`hf_posenc.checkpoints.peft_methods` puts them in the place of PEFT's methods. For a model without a scheme, or a folder
+without a sidecar, only PEFT's own methods run.
 
-inject   learned positions train with the adapter, in float32, and its configuration will write the sidecar; what would
-         adapt a table that the scheme does not read row by row, or weights that are offloaded, is refused
-load     the adapter's scheme must be the base's, and its file complete; afterwards the positions saved in the sidecar
-         are those of the model
-save     the sidecar is written, and a model card that says what the adapter needs; what PEFT would convert to LoRA is
-         refused, as it loads what the adapter began from beside it, whose positions are not those of the model
-prepare  PEFT's prompts are put before a generated text once, under whatever name transformers has for the KV cache
-merge    what trained in float32 gets the dtype of the base
+inject   train learned positions with the adapter, in float32, and make its configuration write the sidecar; refuse to
+         adapt offloaded weights, or a position table that the scheme does not read row by row
+load     check that adapter and base have the same scheme and that the file is complete; copy the positions of the
+         sidecar into the model
+save     write the sidecar, and a model card that says what the adapter needs; refuse PEFT's conversion to LoRA, because
+         it loads the adapter's initial weights, which were saved with other positions
+prepare  give PEFT the KV cache under the name it knows, so that it puts its prompt before a generated text only once
+merge    convert parameters that were trained in float32 to the dtype of the base
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ from hf_posenc.patching.peft_sidecar import (
 from hf_posenc.patching.state import is_patched, scheme_holder
 
 Hook = Callable[..., Any]
-CONVERTED = "path_initial_model_for_weight_conversion"  # of PEFT's ``save_pretrained``
-NAME = "past_key_values"  # what PEFT calls the KV cache, which is ``cache`` from transformers 5.24 on
+CONVERTED = "path_initial_model_for_weight_conversion"  # argument of PEFT's ``save_pretrained``
+NAME = "past_key_values"  # PEFT's name of the KV cache, which transformers calls ``cache`` since 5.24
 
 
 def refusing(original: Hook, *args: Any, **kwargs: Any) -> Any:
-    """Any of them, where one lacks: a patched model is refused, since what is hooked would do half of it."""
-    models = [one for one in (*args, *kwargs.values()) if isinstance(one, nn.Module) and vars(one).get("_modules")]
-    if any(is_patched(one) for one in models):
+    """Every hooked method if PEFT lacks one of them: refuse patched models, as the other hooks alone do not suffice."""
+    values = [value for value in (*args, *kwargs.values()) if isinstance(value, nn.Module)]
+    if any(is_patched(model) for model in values if vars(model).get("_modules")):
         check_methods()
     return original(*args, **kwargs)
 
 
 def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added."""
-    given = inspect.signature(original).bind(model, *args, **kwargs).arguments
-    base = given.get("model", model)  # of a constructor, an argument
+    """``PeftModel(…)`` and ``add_adapter``: train the learned positions of the base together with the adapter."""
+    arguments = inspect.signature(original).bind(model, *args, **kwargs).arguments
+    base = arguments.get("model", model)  # a constructor gets the base as an argument
     if not isinstance(base, nn.Module) or not base._modules or not is_patched(base):
         return original(model, *args, **kwargs)
     beyond_tested("peft")
@@ -78,12 +78,12 @@ def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
         check_adapted_tables(base)
         if offloads_of(base) and any(weight.is_meta and weight.requires_grad for weight in base.parameters()):
             raise TrainingImpossible(OFFLOADED.format(kind=type(base).__name__))
-    join_training(model, float32=given.get("autocast_adapter_dtype", True))
+    join_training(model, float32=arguments.get("autocast_adapter_dtype", True))
     return result
 
 
 def loading_on_base(original: Hook, cls: type, model: nn.Module, model_id: Any, *args: Any, **kwargs: Any) -> Any:
-    """``PeftModel.from_pretrained``: refuse a base under another scheme before PEFT changes it."""
+    """``PeftModel.from_pretrained``: refuse a base with another scheme before PEFT changes it."""
     adapter = scheme_adapter(model_id, kwargs)
     if adapter is None:
         return original(cls, model, model_id, *args, **kwargs)
@@ -94,9 +94,9 @@ def loading_on_base(original: Hook, cls: type, model: nn.Module, model_id: Any, 
 
 
 def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``load_adapter``, which `Trainer` resumes by: check scheme and weights, and restore the sidecar's positions."""
-    given = inspect.signature(original).bind(model, *args, **kwargs).arguments
-    options = {**given, **given.get("kwargs", {}), **given.get("adapter_kwargs", {})}
+    """``load_adapter``, also called by a resumed `Trainer`: check scheme and weights, load the sidecar's positions."""
+    arguments = inspect.signature(original).bind(model, *args, **kwargs).arguments
+    options = {**arguments, **arguments.get("kwargs", {}), **arguments.get("adapter_kwargs", {})}
     folder = next((options[name] for name in FOLDER_ARGUMENTS if options.get(name) is not None), None)
     adapter = None if folder is None else scheme_adapter(folder, options)
     if adapter is None:
@@ -119,12 +119,12 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``save_pretrained``: the scheme of the base is written beside the adapter, and all files replace the old ones.
+    """``save_pretrained``: write the scheme of the base beside the adapter, and replace all old files.
 
-    What goes to the Hub, or is written by one of several processes, is not staged.
+    Files are not staged if they are pushed to the Hub, or if this is not the main process.
     """
     call = inspect.signature(original).bind(model, *args, **kwargs)
-    given, options = call.arguments, {**call.arguments, **call.arguments.get("kwargs", {})}
+    arguments, options = call.arguments, {**call.arguments, **call.arguments.get("kwargs", {})}
     if is_patched(model):
         if options.get(CONVERTED):
             raise NotExpressible(
@@ -132,35 +132,35 @@ def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
                 f"it without {CONVERTED}."
             )
         write_sidecar_on_save(scheme_holder(model), model.peft_config)
-    elif not Path(given["save_directory"], SIDECAR).exists():  # of an earlier adapter, which must not stay
+    elif not Path(arguments["save_directory"], SIDECAR).exists():  # else staging deletes an earlier one's
         return original(model, *args, **kwargs)
     if options.get("push_to_hub") or not options.get("is_main_process", True):
         return original(model, *args, **kwargs)
-    with adapter_staged(model, given["save_directory"]) as given["save_directory"]:
+    with adapter_staged(model, arguments["save_directory"]) as arguments["save_directory"]:
         return original(*call.args, **call.kwargs)
 
 
 def describing(original: Hook, model: Any, output_dir: str) -> Any:
-    """``create_or_update_model_card``: on a patched base, a card that says what the adapter needs."""
+    """``create_or_update_model_card``: for a patched base, write a card that says what the adapter needs."""
     return write_adapter_card(model, Path(output_dir)) if is_patched(model) else original(model, output_dir)
 
 
 def unguarding(original: Hook, cls: type, path_json_file: str, **kwargs: Any) -> dict[str, Any]:
-    """``PeftConfig.from_json_file``: remove the config guard; whoever loads the weights is hooked as well."""
+    """``PeftConfig.from_json_file``: remove the config guard. The hooks that load weights check the scheme."""
     return unguard_adapter_config(original(cls, path_json_file, **kwargs), str(path_json_file))
 
 
 def merging(original: Hook, tuner: Any, *args: Any, **kwargs: Any) -> Any:
-    """``merge_and_unload`` and ``unload``: no layer of the base stays in float32."""
+    """``merge_and_unload`` and ``unload``: convert the layers that were kept in float32 back to the base's dtype."""
     base = original(tuner, *args, **kwargs)
     restore_dtype(base.modules())
     if is_patched(base):
-        base.__dict__.pop("peft_config", None)  # which PEFT before 0.19 leaves behind
+        base.__dict__.pop("peft_config", None)  # PEFT before 0.19 does not remove it
     return base
 
 
 def join_training(model: Any, *, float32: bool) -> None:
-    """Train the learned positions of a patched base with its adapters, and save them wherever those are saved."""
+    """Train and save the learned positions of a patched base together with its adapters."""
     if not is_patched(model):
         return
     training = any(not config.inference_mode for config in model.peft_config.values())
@@ -172,10 +172,10 @@ def join_training(model: Any, *, float32: bool) -> None:
 
 
 def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> AdapterFolder | None:
-    """The adapter of that name if it was trained under a scheme; None for any other, whose faults PEFT reports."""
+    """The adapter of that name if it was trained under a scheme, else None. PEFT reports errors of other adapters."""
     options = {key: value for key, value in hub_options(hub).items() if value}
     try:
-        folder = local_folder(str(name), options, ("*.json",))  # weights of a foreign repository are PEFT's to fetch
+        folder = local_folder(str(name), options, ("*.json",))  # PEFT itself downloads the weights of other adapters
         guarded = GUARD_KEY in read_object(folder / PEFT_CONFIG)
     except (OSError, ValueError, ModelNotFound):
         return None
@@ -183,7 +183,7 @@ def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> Adap
 
 
 def preparing(original: Hook, model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """``prepare_inputs_for_generation``: the inputs of a step, whose KV cache PEFT finds under the name it knows."""
+    """``prepare_inputs_for_generation``: give PEFT the KV cache of a step under the name that PEFT knows."""
     base = model.get_base_model()
     name = cache_name(type(base))
     if name in (None, NAME) or not model.active_peft_config.is_prompt_learning or not is_patched(base):

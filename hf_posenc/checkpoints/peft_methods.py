@@ -1,8 +1,8 @@
-"""Which methods of PEFT, and of transformers' own adapters, go through `hf_posenc.checkpoints.peft_hooks`.
+"""Put the hooks of `hf_posenc.checkpoints.peft_hooks` in place of methods of PEFT and of transformers' own adapters.
 
-Installed once, when both this package and PEFT are imported (`hf_posenc.core.lazy`). That can be in the middle
-of any import: transformers imports PEFT from some of its modules, and this package those modules. So nothing of this
-package is imported here before one of the methods is called.
+This happens once, when both this package and PEFT are imported (`hf_posenc.core.lazy`). It may happen in the middle of
+an import, because this package imports modules of transformers that import PEFT. So this file imports nothing of this
+package before one of the methods is called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 HOOKS = "hf_posenc.checkpoints.peft_hooks"
-HOOKED = "posenc_hooked"  # marks a method that is hooked already
+HOOKED = "posenc_hooked"  # attribute of a method that is hooked already
 METHODS = {
     "peft:PeftModel.__init__": "injecting",
     "peft:PeftModel.add_adapter": "injecting",
@@ -33,9 +33,9 @@ METHODS = {
     "peft:PeftModelForSeq2SeqLM.prepare_inputs_for_generation": "preparing",
     "peft.tuners.tuners_utils:BaseTuner._unload_and_optionally_merge": "merging",
 }
-"""Module and method → the hook that is put in its place."""
+"""Module and method → name of the hook that replaces it."""
 
-FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # of the functions that load
+FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # parameters of methods that load an adapter
 READ = {
     "loading_on_base": FOLDER_ARGUMENTS,
     "loading_into": FOLDER_ARGUMENTS,
@@ -43,28 +43,28 @@ READ = {
     "describing": ("output_dir",),
     "unguarding": ("path_json_file",),
 }
-"""Hook → what it reads of a call: one of these parameters."""
+"""Hook → parameters of which it needs one in the replaced method."""
 
 lacking: list[str] = []
-"""What the installed versions lack of `METHODS`: then all of them refuse a patched model."""
+"""Those of `METHODS` that the installed versions lack. If there are any, all hooks refuse a patched model."""
 
 
 def install() -> None:
-    """Wrap the methods of PEFT, and of transformers' own adapters, that inject, load, save and merge."""
+    """Wrap the methods of PEFT and of transformers' own adapters that inject, load, save and merge adapters."""
     for name, hook in METHODS.items():
         module, _, path = name.partition(":")
         owner, _, method = path.rpartition(".")
         try:
             home = import_module(module)
             wrap(getattr(home, owner) if owner else home, method, hook)
-        except (ImportError, AttributeError):  # nothing is raised in the middle of somebody's import
+        except (ImportError, AttributeError):  # an error here would break another package's import
             lacking.append(name)
 
 
 def wrap(owner: Any, name: str, hook: str) -> None:
-    """Put a hook, by its name, in the place of a method (class methods included) or of a module's function, once.
+    """Replace a method, class method or function of a module by the hook of this name. A second call does nothing.
 
-    It is called with the original before the other arguments.
+    The hook gets the original as its first argument.
     """
     home = next((cls for cls in getattr(owner, "__mro__", ()) if name in vars(cls)), owner)
     raw = vars(home).get(name)
@@ -83,7 +83,7 @@ def wrap(owner: Any, name: str, hook: str) -> None:
 
 
 def check_methods() -> None:
-    """Refuse a PEFT, or a transformers, that lacks what has to be hooked."""
+    """Refuse a version of PEFT or transformers that lacks a method to be hooked."""
     if lacking:
         from hf_posenc.core.lazy import HOSTS
         from hf_posenc.core.tested_versions import host_changed

@@ -1,7 +1,7 @@
-"""The configuration under which plain transformers computes what a patched model computes, where there is one.
+"""Find the configuration with which plain transformers has the same outputs as a patched model, if there is one.
 
-A scheme says which RoPE type it is (`Scheme.native`); transformers' own function of that type is then compared with the
-rotation of the scheme, so that a release that reads the parameters otherwise is noticed.
+A scheme states its RoPE type (`Scheme.native`). The rotation that transformers itself computes for that type is
+compared with the scheme's, to detect releases that read the parameters differently.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.host_rotation import HostRotation
 
 OTHER_WINDOWS = ("max_sequence_length", "max_seq_length", "max_seq_len", "seq_length", "seq_len", "model_max_length")
-"""Further entries of a configuration that vLLM takes for the length of texts, or its bound."""
+"""Further entries of a configuration that vLLM reads as the length of texts, or as its upper limit."""
 
 
 @dataclass(frozen=True)
 class PlainConfig:
-    """What plain transformers has to be told.
+    """A configuration for plain transformers, and the rotations that transformers computes with it.
 
     Attributes:
-        config: of the whole model.
-        section: name of the part of it that configures the patched model, such as ``text_config``; None for all of it.
-        parameters: the new entries of its ``rope_parameters``.
+        config: configuration of the whole model.
+        section: name of its part for the patched base model, such as ``text_config``; None for the whole.
+        parameters: the new ``rope_parameters``.
         short: whether logits are equal up to the trained length only.
-        compared_length: in tokens, up to which it computes what the scheme does.
-        rotaries: what transformers then computes in the layers of each type that it rotates; None stands for all.
+        compared_length: length in tokens up to which logits are equal.
+        rotaries: maps each type of rotated layers to the rotation that transformers computes; None stands for all.
     """
 
     config: Any
@@ -55,16 +55,16 @@ class PlainConfig:
 
     @property
     def of_base(self) -> Any:
-        """The configuration of the patched model."""
+        """The configuration of the patched base model."""
         return self.config if self.section is None else getattr(self.config, self.section)
 
 
 def plain_config(model: Any) -> PlainConfig:
-    """The configuration under which plain transformers computes the same.
+    """The configuration with which plain transformers has the same outputs.
 
     Raises:
         NotPatched: the model carries no scheme.
-        NotExpressible: as `hf_posenc.export`.
+        NotExpressible: transformers cannot compute the scheme, see `hf_posenc.export`.
     """
     base, adapter = base_model_of(model)
     check_no_adapter(model)
@@ -84,7 +84,7 @@ def plain_config(model: Any) -> PlainConfig:
                 delattr(holder, name)
     config.rope_parameters = own.parameters
     if own.short and "original_max_position_embeddings" not in own.parameters:
-        config.max_position_embeddings = trained_length  # where transformers looks for it
+        config.max_position_embeddings = trained_length  # transformers reads the trained length from here
     with explained_refusal(own.parameters):
         check_both_forms(config)
         geometry = adapter.geometry(config, trained_length=1, target_length=1)
@@ -92,9 +92,9 @@ def plain_config(model: Any) -> PlainConfig:
         at_trained = rotary_at_length(config, adapter, trained_length, geometry) if by_list else None
     for number, (scheme, kind) in enumerate(zip(own.schemes, own.types, strict=True)):
         rotary = geometry.of_layer(number).rotary
-        rotary = rotary and (at_trained or rotary)  # adapters read RoPE types that know the length without a scaling
+        rotary = rotary and (at_trained or rotary)  # adapters ignore the scaling of length-dependent RoPE types
         if rotary is None and rotates_nothing(scheme):
-            rotary = at_trained  # an adapter may read frequencies of next to nothing as no rotation
+            rotary = at_trained  # an adapter may read tiny frequencies as no rotation
         check_same(rotary, scheme, trained_length if own.short else None)
         if rotary is not None:
             plain.rotaries[kind] = rotary
@@ -102,24 +102,24 @@ def plain_config(model: Any) -> PlainConfig:
 
 
 def check_no_adapter(model: Any) -> None:
-    """Refuse a model whose weights are not all there is of it."""
+    """Refuse a model with a PEFT adapter."""
     if hasattr(model, "peft_config"):
         raise NotExpressible(
-            f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
-            "Call its merge_and_unload() first, and pass what that returns."
+            f"This {type(model).__name__} has a PEFT adapter, which a plain checkpoint cannot contain. "
+            "Call its merge_and_unload() first, and pass the result."
         )
 
 
 def check_same(rotary: HostRotary | None, scheme: Scheme, length: int | None) -> None:
-    """Compare what transformers computes in a layer with what its scheme does, which acts outside training.
+    """Compare the rotation that transformers computes in a layer with that of the layer's scheme.
 
     Args:
-        rotary: the rotation that transformers reads from the configuration; None where it rotates nothing.
-        scheme: of the layer.
-        length: for which a scheme that depends on the length is compared; None for one that does not.
+        rotary: rotation that transformers computes from the configuration; None for no rotation.
+        scheme: scheme that acts in the layer outside training.
+        length: length at which to compare a scheme that depends on the length; None for other schemes.
 
     Raises:
-        NotExpressible: they differ.
+        NotExpressible: the rotations differ.
     """
     own = scheme.geometry.rotary
     if rotary is None and own is None and isinstance(scheme, HostRotation):
@@ -136,11 +136,7 @@ def check_same(rotary: HostRotary | None, scheme: Scheme, length: int | None) ->
 
 
 def check_rotates(config: Any, adapter: Any) -> None:
-    """Refuse models whose class in transformers has no rotation that a configuration could state.
-
-    Raises:
-        NotExpressible: it has none, such as BERT or GPT-2.
-    """
+    """Refuse models that transformers does not rotate, such as BERT or GPT-2, as they have no RoPE parameters."""
     if adapter.geometry(config, trained_length=1, target_length=1).rotary is None:
         raise NotExpressible(
             f"transformers does not rotate queries and keys in a {config.model_type}, so it states no scheme there. "
@@ -149,9 +145,9 @@ def check_rotates(config: Any, adapter: Any) -> None:
 
 
 def section_of(config: Any, own: Any) -> str | None:
-    """Name of the part of a model's configuration that configures its patched base model; None for all of it.
+    """Name of the part of a model's configuration for its patched base model; None for the whole.
 
-    Base models may have a copy of their part, which is therefore known by its type of model.
+    The part is found by its ``model_type``, because the base model may have a copy of it.
     """
     parts = {name: getattr(getattr(config, name, None), "model_type", None) for name in config.sub_configs}
     return next((name for name, kind in parts.items() if kind == own.model_type), None)
@@ -161,36 +157,32 @@ def is_expressible(model: Any) -> bool:
     """Whether `hf_posenc.export` can write a model for plain transformers."""
     try:
         plain_config(model)
-    except (NotExpressible, NotPatched, UnsupportedModel):  # the last of an encoder and a decoder
+    except (NotExpressible, NotPatched, UnsupportedModel):  # the last is raised for an encoder–decoder
         return False
     return True
 
 
 @contextmanager
 def explained_refusal(parameters: dict[str, Any]) -> Iterator[None]:
-    """Raise what a model class of transformers says against RoPE parameters as one of our errors.
-
-    Raises:
-        NotExpressible: it takes none of this type.
-    """
+    """Turn the error of a transformers class that refuses RoPE parameters into `NotExpressible`."""
     try:
         yield
     except PosEncError:
         raise
     except Exception as error:  # each family validates in its own way
         raise NotExpressible(
-            f"transformers does not take {parameters} for this model: {reason_of(error)}. {INSTEAD}"
+            f"transformers does not accept {parameters} for this model: {reason_of(error)}. {INSTEAD}"
         ) from error
 
 
 def rotary_at_length(config: Any, adapter: Adapter, length: int, geometry: Geometry) -> HostRotary:
-    """The rotation transformers computes at ``length`` tokens from a length-dependent configuration.
+    """The rotation that transformers computes at ``length`` tokens from a length-dependent configuration.
 
     Args:
-        config: of the plain model.
-        adapter: of the model.
-        length: in tokens.
-        geometry: that the adapter reads from ``config``.
+        config: configuration of the plain model.
+        adapter: adapter of the model.
+        length: length in tokens.
+        geometry: geometry that the adapter reads from ``config``.
     """
     parameters, own = config.rope_parameters, geometry.rotary
     frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"), seq_len=length)
@@ -202,9 +194,9 @@ def rotary_at_length(config: Any, adapter: Adapter, length: int, geometry: Geome
 
 
 def has_attention_factor(config: Any, adapter: Adapter) -> bool:
-    """Whether a class of models applies the attention factor of its RoPE type (Llama 4 does not).
+    """Whether the model's class applies the attention factor of its RoPE type (Llama 4 does not).
 
-    Adapters read a length-dependent rotation without it, so that they are asked for one of fixed length.
+    Adapters ignore the factor of a length-dependent rotation, so the test uses a rotation of fixed frequencies.
     """
     fixed = copy.deepcopy(config)
     fixed.rope_parameters = kept_parameters(config.rope_parameters) | {

@@ -1,7 +1,7 @@
-"""Build a model as it was saved, in a subclass whose constructor patches, and let transformers' loader fill it.
+"""Build a model with its saved scheme, in a subclass that patches in its constructor, and load its weights.
 
-The loader constructs on the meta device, where nothing has a value: the effect probe of the patch waits until the
-weights are there.
+transformers' loader builds the model on the meta device, where tensors have no values. So the effect probe of the patch
+waits until the weights are loaded.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from hf_posenc.patching.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.scheme_config import SchemeConfig, warn_of_changed_code
-from hf_posenc.patching.state import base_model_of, parts_of, patch_of, unpatched_view
-from hf_posenc.patching.swap import freeze, out_of_use
+from hf_posenc.patching.state import base_model_of, patch_of, stacks_or_model, unpatched_view
+from hf_posenc.patching.swap import freeze, replaced_parameters
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.weights import check_finite, keep_arranged
 from hf_posenc.schemes.spec import Plan, SchemeSpec
 
 M = TypeVar("M", bound=nn.Module)
-INITIALISER = "initialize_weights"  # as the loader calls it
-PATCHED_CLASS_MARK = "posenc_restoring"  # marks the classes of `patched_class`
+INITIALISER = "initialize_weights"  # method that the loader calls for missing weights
+PATCHED_CLASS_MARK = "posenc_restoring"  # attribute of the classes that `patched_class` makes
 
 
 def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: Any = None) -> type[PreTrainedModel]:
-    """A subclass of ``cls`` under the same name, built at the unpatched model's length and patched by its constructor.
+    """A subclass of ``cls`` with the same name, whose constructor builds the unpatched model and patches it.
 
-    A ``device_map`` that is a dictionary is completed.
+    If ``device_map`` is a dictionary, the parameters of a shared scheme are added to it.
     """
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        SchemeConfig.of_config(vars(config), "this checkpoint")  # once more: keywords of a call change configurations
+        SchemeConfig.of_config(vars(config), "this checkpoint")  # again, as keywords of the call may have changed it
         config = copy.deepcopy(config)
         config.max_position_embeddings = scheme.host_length
         warn_of_changed_code(getattr(config, CODE_KEY, None), scheme.layout)
@@ -66,10 +66,10 @@ def load_weights(
     keywords: Iterable[str] = (),
     **hf_kwargs: Any,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Build ``cls`` with the scheme its checkpoint was saved with, and fill in the weights, from safetensors alone.
+    """Build ``cls`` with the scheme its checkpoint was saved with, and load the weights, from safetensors only.
 
     Returns:
-        The model, of class ``cls``, and transformers' loading report.
+        The model, of class ``cls``, and transformers' loading info.
     """
     hf_kwargs |= {"output_loading_info": True, "use_safetensors": True}
     device_map = hf_kwargs.get("device_map")
@@ -87,33 +87,34 @@ def load_weights(
                 "Save the patched model again with save_pretrained."
             ) from error
         check_no_missing_weights(model, info, name)
-        if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
+        if hf_kwargs.get("config") is None:  # a configuration of the caller may not describe these weights
             check_layer_count(name, vars(model.config), info["unexpected_keys"], unread=True)
         vars(model).pop(INITIALISER, None)
         keep_arranged(model)
         check_finite(model)
-        for part in parts_of(model) if scheme is not None else ():
+        for part in stacks_or_model(model) if scheme is not None else ():
             finish_part(part)
         raise_limits(model)
     return model, info
 
 
 def initialise_at_length(model: PreTrainedModel, length: int) -> None:
-    """Initialise what a checkpoint lacks with configurations of the unpatched length: some buffers end with it."""
-    configs: dict[int, Any] = {id(base.config): base.config for base in (base_model_of(p)[0] for p in parts_of(model))}
-    patched = {key: config.max_position_embeddings for key, config in configs.items()}
+    """Initialise missing weights with the unpatched length in all configurations: some buffers have this length."""
+    bases: list[Any] = [base_model_of(part)[0] for part in stacks_or_model(model)]
+    configs = {id(base.config): base.config for base in bases}
+    patched_lengths = {key: config.max_position_embeddings for key, config in configs.items()}
     try:
         for config in configs.values():
             config.max_position_embeddings = length
         type(model).initialize_weights(model)
     finally:
         for key, config in configs.items():
-            config.max_position_embeddings = patched[key]
+            config.max_position_embeddings = patched_lengths[key]
 
 
 def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
     """Add the scheme parameters that layers share to a device map that was written for the plain model."""
-    for part in parts_of(model):
+    for part in stacks_or_model(model):
         shared = base_model_of(part)[0]._modules.get("posenc")
         if not device_map or shared is None or next(shared.parameters(), None) is None:
             continue
@@ -123,29 +124,26 @@ def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
 
 
 def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], name: str) -> None:
-    """Refuse a checkpoint that lacks weights of the base model, which transformers would draw at random.
+    """Refuse a checkpoint that lacks weights of the base model, which transformers would initialise at random.
 
-    Heads and poolers may be missing: a base model is saved without them.
+    Heads and poolers may be missing, because a base model is saved without them.
     """
     prefix = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
-    missing = sorted(
-        weight
-        for weight in info.get("missing_keys", ())
-        if weight.startswith(prefix) and "pooler" not in weight.split(".")
-    )
-    mismatched = sorted(str(one[0]) for one in info.get("mismatched_keys", ()))
+    of_base = (key for key in info.get("missing_keys", ()) if key.startswith(prefix))
+    missing = sorted(key for key in of_base if "pooler" not in key.split("."))
+    mismatched = sorted(str(key) for key, *_ in info.get("mismatched_keys", ()))
     if missing or mismatched:
-        found = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
-        problem = f"lacks the weight {missing[0]!r}" if missing else found
+        other_shape = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
+        problem = f"lacks the weight {missing[0]!r}" if missing else other_shape
         raise CheckpointMismatch(
             f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
         )
 
 
 def finish_part(model: nn.Module) -> None:
-    """Freeze tables and prove the effect of a model with one base model."""
+    """Freeze unused parameters of a loaded model with one base model, and prove the effect of its patch."""
     patch = patch_of(base_model_of(model)[0])
-    freeze(patch, out_of_use(patch))  # the loader made new parameters
+    freeze(patch, replaced_parameters(patch))  # again, because the loader has replaced the parameters
     if patch.report.proof.verdict == "deferred":
         with unpatched_view(patch):
             probe = EffectProbe(patch)
@@ -153,7 +151,7 @@ def finish_part(model: nn.Module) -> None:
 
 
 def apply_scheme(scheme: SchemeConfig, model: M) -> M:
-    """Patch a plain model as a stored scheme says."""
+    """Patch an unpatched model with a stored scheme."""
     return patch_model(
         model,
         _spec(scheme.layout.default),

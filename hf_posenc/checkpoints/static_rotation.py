@@ -1,6 +1,6 @@
-"""Rotations of fixed frequencies, which need no RoPE type of their own: a list of frequencies says all there is.
+"""Rotations of fixed frequencies, which can be exported as a list of frequencies, without a RoPE type of their own.
 
-transformers states such a list as ``longrope`` whose short and long lists are the same; GGUF as ``rope_freqs``.
+transformers has such a list as ``longrope`` with equal short and long lists, GGUF as ``rope_freqs``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ HOOKS = (
     *("query_scale", "row_scale", "sink", "visible"),
 )
 """Hooks of schemes that do more than rotate by fixed frequencies."""
-NEVER = 1e30  # divides the frequency of a pair that is not rotated: a JSON file has no infinity
+NEVER = 1e30  # divisor for the frequency of a pair that is not rotated, because JSON has no infinity
 
 
 def static_rotation(scheme: Scheme) -> Rotation | None:
-    """The rotation of a scheme that does nothing but rotate the model's own pairs by fixed frequencies, else None.
+    """The rotation of a scheme that only rotates the model's own pairs by fixed frequencies; None for other schemes.
 
     A scheme without positions has frequencies of zero.
     """
@@ -43,17 +43,17 @@ def rotates_nothing(scheme: Scheme) -> bool:
 
 
 def divisors(rotation: Rotation, theta: float) -> list[float]:
-    """What the frequencies θ^(−2m/d) are divided by, pair by pair."""
+    """Divisor of the frequency θ^(−2m/d) of each pair."""
     return [theta ** (-2 * m / rotation.dims) / w if w else NEVER for m, w in enumerate(rotation.numbers)]
 
 
 def amplitude(scheme: Scheme, rotation: Rotation) -> float:
-    """The factor of cosines and sines under which the logits of rotated channels are those of the scheme."""
+    """Factor of cosines and sines that gives rotated channels the logit scale of the scheme."""
     return math.sqrt(scheme.logit_scale()) * rotation.amplitude
 
 
 def as_longrope(scheme: Scheme) -> dict[str, Any] | None:
-    """transformers' ``longrope`` with two equal lists, for a static rotation; None for other schemes."""
+    """A static rotation as transformers' ``longrope`` with two equal lists; None for other schemes."""
     rotation = static_rotation(scheme)
     if rotation is None or scheme.geometry.rotary is None:
         return None
@@ -62,7 +62,7 @@ def as_longrope(scheme: Scheme) -> dict[str, Any] | None:
 
 
 def longrope(rotation: Rotation, theta: float, scale: float, geometry: Geometry) -> dict[str, Any]:
-    """transformers' ``longrope`` with two equal lists."""
+    """Parameters of transformers' ``longrope`` with two equal lists."""
     by = divisors(rotation, theta)
     return {
         "rope_type": "longrope", "rope_theta": theta, "short_factor": by, "long_factor": by, "factor": geometry.factor,

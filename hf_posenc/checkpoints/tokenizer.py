@@ -1,4 +1,4 @@
-"""The tokenizer that belongs to a checkpoint: as it is saved, with its limits."""
+"""Load the tokenizer of a checkpoint, and correct its length limit for a patched model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hf_posenc.patching.text_limits import is_cut, is_unstated
 def load_tokenizer(name: str, **kwargs: Any) -> Any:
     """Load the tokenizer of a model, without remote code.
 
-    transformers reads the configuration as well, and some families validate it, which the config guard of a patched
-    checkpoint does not pass: it gets the configuration behind the guard. A limit that was saved over that of the
-    checkpoint, as by saving the tokenizer last, is moved again, and so is none.
+    transformers reads the configuration as well, and some families validate it. The config guard of a patched
+    checkpoint would fail this, so transformers gets the configuration without the guard. If the tokenizer was saved
+    after the model, it has its old limit or none; the limit is raised again.
 
     Raises:
         PosEncError: the tokenizer cannot be found or read.
@@ -39,13 +39,13 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
 
 
 def patched_checkpoint(name: str) -> Checkpoint | None:
-    """The patched checkpoint in the folder of this name, if there is one."""
-    found = Checkpoint.open(name) if (Path(name) / CONFIG_NAME).is_file() else None
-    return None if found is None or found.model_scheme is None else found
+    """The patched checkpoint in the folder ``name``, or None."""
+    checkpoint = Checkpoint.open(name) if (Path(name) / CONFIG_NAME).is_file() else None
+    return None if checkpoint is None or checkpoint.model_scheme is None else checkpoint
 
 
 def tokenizer_of(named: ModelName) -> Any:
-    """Load the tokenizer of a model that was found by its name; an adapter may have one of its own.
+    """Load the tokenizer of a model, or of its adapter if that has one.
 
     Raises:
         PosEncError: the tokenizer cannot be found or read.
@@ -56,7 +56,7 @@ def tokenizer_of(named: ModelName) -> Any:
 
 
 def tokenizer_found(named: ModelName) -> Any | None:
-    """The tokenizer of a model; None where it has none."""
+    """The tokenizer of a model, or None."""
     try:
         return tokenizer_of(named)
     except (CheckpointMismatch, MissingPackage, ModelNotFound):

@@ -18,40 +18,40 @@ T = TypeVar("T")
 
 
 class Projections(Protocol):
-    """A layer's own projections, for schemes that project vectors of their own with them (DeBERTa)."""
+    """A layer's query and key projections, for schemes that project their own vectors with them (DeBERTa)."""
 
     def query(self, x: Tensor) -> Tensor:
-        """``[n, width]`` to ``[heads, n, head_dim]``."""
+        """Project ``[n, width]`` to queries ``[heads, n, head_dim]``."""
 
     def key(self, x: Tensor) -> Tensor:
-        """``[n, width]`` to ``[kv_heads, n, head_dim]``."""
+        """Project ``[n, width]`` to keys ``[kv_heads, n, head_dim]``."""
 
 
 @dataclass(frozen=True)
 class PositionContext:
-    """Call → scheme: positions, counted on real tokens, of one attention call.
+    """Positions of one attention call, counted over real tokens, and other inputs of a scheme.
 
     Attributes:
-        query_positions: ``[batch or 1, query]``, int64; float32 where a recipe, as ``cape`` in training, makes them
+        query_positions: ``[batch or 1, query]``, int64; float32 if a recipe (``cape`` in training) makes positions
             fractional, which `check_table_rows` refuses.
-        key_positions: ``[batch or 1, key]``, likewise; keys of padding have some position and are masked.
+        key_positions: ``[batch or 1, key]``, same dtype; keys of padding have arbitrary positions and are masked.
         causal: whether a query sees only keys at or before it.
-        contiguous: both are consecutive, without gaps or padding, and the queries are the last of the keys; then the
-            call is a plain (rectangular) triangle and the fast routes apply.
-        real_keys: ``[batch, key]`` bool, false at padding; None where all are real.
+        contiguous: whether both are consecutive, without gaps or padding, and the queries are the last keys. Fast
+            routes need this.
+        real_keys: ``[batch, key]`` bool, false at padding; None if all keys are real.
         memo: values shared by all layers of one forward pass.
         hidden: input of the layer's attention, ``[batch, query, width]``; None outside a model.
-        extra_key_channels: what `Scheme.extra_key_channels` stored with every key, cached ones included,
+        extra_key_channels: values that `Scheme.extra_key_channels` stored with every key, cached ones included,
             ``[batch, kv_heads, key, channels]``, float32.
-        projections: the layer's own; None outside a model.
-        layer: number of the layer, for a shared scheme with parameters for each; None outside a model.
-        coordinates: of each query where the caller gave several, ``[batch or 1, query, axes]``.
-        remapped: whether distances are those of regions; then no bias may depend on the key alone.
-        kept: values of this layer that live as long as its KV cache (`with_cache`); None where nothing is kept.
-        first: position of the first query, where the positions of all samples are consecutive from it and it is known
+        projections: the layer's query and key projections; None outside a model.
+        layer: number of the layer, for a shared scheme with parameters per layer; None outside a model.
+        coordinates: coordinates of each query, ``[batch or 1, query, axes]``, if the caller passed several axes.
+        remapped: whether regions have remapped the positions; then no bias may depend on the key alone.
+        kept: values of this layer that live as long as its KV cache (`with_cache`); None if nothing is kept.
+        first: position of the first query, if positions of all samples are consecutive from it and it is known
             without a device synchronisation; else None.
-        text_keys: number of keys of each query's text, ``[batch or 1, query]``, where an attention mask keeps several
-            texts in the rows of an encoder apart; else None.
+        text_keys: number of keys in each query's text, ``[batch or 1, query]``, if a mask separates several texts in
+            the rows of an encoder; else None.
     """
 
     query_positions: Tensor
@@ -77,19 +77,19 @@ class PositionContext:
 
     @property
     def steady(self) -> bool:
-        """Whether distances are consecutive and their number is known; then a bias is a skewed view of a table."""
+        """Whether distances are consecutive and their number is known: then a bias is a skewed view of a table."""
         if not self.contiguous or self.remapped:
             return False
         return not has_dynamic_length(self.query_positions.shape[1], self.key_positions.shape[1])
 
     @property
     def ahead(self) -> int:
-        """Number of keys before the first query, where the queries are the last of the keys."""
+        """Number of keys before the first query, if the queries are the last keys."""
         return self.key_positions.shape[1] - self.query_positions.shape[1]
 
     @property
     def first_key(self) -> int | None:
-        """Position of the first key, where the others follow in steps of one and a CPU knows it; else None."""
+        """Position of the first key, if positions run in steps of one and it is known without waiting; else None."""
         positions = self.key_positions
         if not self.contiguous or positions.is_floating_point():
             return None
@@ -98,15 +98,15 @@ class PositionContext:
         return int(positions[0, 0]) if positions.device.type == "cpu" and positions.shape[0] == 1 else None
 
     def constant(self, values: tuple[float, ...]) -> Tensor:
-        """Python numbers as a float32 tensor on the right device, made once per forward pass."""
+        """Python numbers as a float32 tensor on the device of the positions, made once per forward pass."""
         return self.once(("constant", values), partial(constant, values, torch.float32, self.device))
 
     def exact(self, values: Tensor) -> Tensor:
-        """Cast to float64, or to float32 where the device has no float64."""
+        """Cast to float64, or to float32 if the device has no float64."""
         return values.to(exact_dtype(self.device))
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """``make()``, computed by the first layer that asks and shared with the others.
+        """Result of ``make()``, computed once per forward pass and shared by its layers.
 
         Only for values without gradient: the graph of one layer must not run through another.
         """
@@ -115,9 +115,9 @@ class PositionContext:
         return self.memo[key]  # type: ignore[return-value]
 
     def with_cache(self, key: Hashable, make: Callable[[], T]) -> T:
-        """``make()``, computed once for a text that is continued in a KV cache; each time where nothing is kept.
+        """Result of ``make()``, computed once for a text in a KV cache; without kept values, on every call.
 
-        Only for values that depend on nothing but weights.
+        Only for values that depend on weights alone.
         """
         if self.kept is None:
             return make()
@@ -134,13 +134,13 @@ def check_table_rows(positions: Tensor, end: int | None, name: str) -> None:
     """Refuse positions past a table's end before an indexing kernel meets them.
 
     Raises:
-        FractionalPosition: they are not integers.
-        PositionOutOfTable: some position is ``end`` or more.
+        FractionalPosition: positions are not integers.
+        PositionOutOfTable: a position is ``end`` or more.
     """
     if positions.is_floating_point():
         raise FractionalPosition(
-            f"Scheme {name!r} has integer positions only, and a recipe such as cape makes them fractional. "
-            'Use one that is a function of position, such as "sinusoidal" or "rope", or another recipe.'
+            f"Scheme {name!r} has integer positions only, but a recipe such as cape makes them fractional. "
+            'Use a scheme that is a function of position, such as "sinusoidal" or "rope", or another recipe.'
         )
     if end is None or positions.numel() == 0 or is_traced() or is_captured(positions):
         return

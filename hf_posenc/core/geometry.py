@@ -1,4 +1,4 @@
-"""Shapes, lengths and rotation of a model, as plain values for schemes."""
+"""Shapes, lengths and rotation of a model, as frozen values for schemes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Rotation:
     """A rotation of pairs of channels by position.
 
     Attributes:
-        frequencies: radians per token of each rotated pair, fastest first. Python floats: they are hashable, survive
-            every cast of the model, and no buffer can go stale. A tensor ``[pairs]`` where they are learned.
+        frequencies: radians per token of each rotated pair, fastest first. Python floats are hashable, survive casts of
+            the model, and need no buffer. A tensor ``[pairs]`` if they are learned.
         layout: ``half`` pairs channel m with m + n (Llama, NeoX), ``interleaved`` 2m with 2m + 1 (GPT-J, the papers).
-        axes: which coordinate of a token rotates each pair; None where there is one, its position.
-        decay: a_m per token: channels are scaled by e^(a_m · decay steps), which are ≤ 0 for queries; empty for none.
-        values: whether values are rotated as keys are.
+        axes: index of the coordinate that rotates each pair; None if tokens have one coordinate, their position.
+        decay: a_m per token: channels are scaled by e^(a_m · decay steps), with steps ≤ 0 for queries; empty for none.
+        values: whether values are rotated like keys.
         amplitude: factor of cosines and sines, and so of the rotated channels alone.
-        by_head: factor of the positions for each query head, as the region has it (`Region`); empty in a scheme's own.
+        by_head: factor of the positions for each query head, from the `Region`; empty in a scheme's own rotation.
     """
 
     frequencies: tuple[float, ...] | Tensor
@@ -36,7 +36,7 @@ class Rotation:
 
     @property
     def learned(self) -> bool:
-        """Whether the frequencies, or the factors of the heads, are parameters."""
+        """Whether the frequencies or the head factors are parameters."""
         return not (isinstance(self.frequencies, tuple) and isinstance(self.by_head, tuple))
 
     @property
@@ -46,18 +46,18 @@ class Rotation:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The frequencies, learned or not, as numbers."""
-        own = self.frequencies
-        return own if isinstance(own, tuple) else tuple(own.detach().double().tolist())
+        """The frequencies as Python floats, even if they are learned."""
+        frequencies = self.frequencies
+        return frequencies if isinstance(frequencies, tuple) else tuple(frequencies.detach().double().tolist())
 
     @property
     def dims(self) -> int:
-        """Rotated channels of a head, its first ones; the others are unchanged."""
+        """Number of rotated channels of a head, which are its first ones."""
         return 2 * len(self.frequencies)
 
 
 def geometric(base: float, dims: int) -> tuple[float, ...]:
-    """RoPE's own frequencies: ω_m = base^(−2m / dims), m = 0 … dims/2 − 1."""
+    """Frequencies of RoPE: ω_m = base^(−2m / dims), m = 0 … dims/2 − 1."""
     return tuple(base ** (-2 * m / dims) for m in range(dims // 2))
 
 
@@ -66,13 +66,13 @@ class HostRotary:
     """The rotation of an unpatched model.
 
     Attributes:
-        rotation: as its configuration describes it, scaling included. It defines how many channels of a head are
-            rotated (``rotation.dims``) and in which layout; schemes use the same.
+        rotation: rotation of the configuration, with its scaling. It defines the number of rotated channels of a head
+            (``rotation.dims``) and their layout, which schemes keep.
         base: RoPE's θ.
-        logit_scale: factor of every logit by that scaling. Where only a part of each head is rotated, transformers
-            scales that part alone, and the rotation has an ``amplitude`` instead.
-        axes: which coordinate of a token rotates each pair where a call gives several (M-RoPE); None where it has one.
-        scales_softmax: whether ``mscale_all_dim`` of a scaling multiplies every logit, too, as in DeepSeek's MLA.
+        logit_scale: factor of every logit by that scaling. If only a part of each head is rotated, transformers scales
+            this part alone, and the rotation has an ``amplitude`` instead.
+        axes: index of the coordinate that rotates each pair, if calls can have several axes (M-RoPE); else None.
+        scales_softmax: whether ``mscale_all_dim`` of a scaling also multiplies every logit, as in DeepSeek's MLA.
     """
 
     rotation: Rotation
@@ -82,22 +82,22 @@ class HostRotary:
     scales_softmax: bool = False
 
     def rotates_by_axes(self, rotation: Rotation) -> bool:
-        """Whether another rotation of these pairs can follow several coordinates as the model's own does."""
-        alike = (rotation.dims, rotation.layout) == (self.rotation.dims, self.rotation.layout)
-        return self.axes is not None and rotation.axes is None and alike and not rotation.decay
+        """Whether another rotation of the same pairs can follow the axes of the model."""
+        same_pairs = (rotation.dims, rotation.layout) == (self.rotation.dims, self.rotation.layout)
+        return self.axes is not None and rotation.axes is None and same_pairs and not rotation.decay
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What a layer has of its own.
+    """Shapes, rotation and visible keys of one layer, for models whose layers differ.
 
     Attributes:
-        heads: of queries.
-        kv_heads: of keys and values.
+        heads: number of query heads.
+        kv_heads: number of key and value heads.
         head_dim: channels of a head.
-        rotary: rotation; None where queries and keys are not rotated.
-        window: how many keys a query sees; None for all before it.
-        chunk: length of the parts of a text that see nothing of each other (Llama 4); None for one.
+        rotary: rotation of the layer; None if it does not rotate queries and keys.
+        window: number of keys that a query sees; None for all keys before it.
+        chunk: length of the chunks that the layer attends within (Llama 4); None for the whole text.
     """
 
     heads: int
@@ -125,26 +125,26 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Adapter → scheme: the shapes of a model and the lengths of a patch.
+    """Shapes of a model and lengths of a patch: the input of a scheme's constructor.
 
     Attributes:
-        heads: of queries, in each layer.
-        kv_heads: of keys and values; a divisor of ``heads``.
+        heads: number of query heads in each layer.
+        kv_heads: number of key and value heads; a divisor of ``heads``.
         head_dim: channels of a head, rotated or not.
         width: channels of a token between the layers.
         layers: number of attention layers.
         causal: whether tokens attend to earlier ones only.
-        trained_length: tokens of the sequences that the weights were trained on (pre-training context length).
-        target_length: tokens that the patched model should reach.
+        trained_length: length of the training sequences in tokens (pre-training context length).
+        target_length: length in tokens that the patched model should reach.
         rotary: the model's own rotation, if it has one.
-        table: rows of its learned position table, if it has one.
-        slopes: one a head, if it adds a linear bias (ALiBi) of its own to the scaled scores: −slope · distance.
-        biased: whether it adds another bias of the distance to its scores by itself, which it has learned.
-        kinds: what each layer has of its own, where layers differ; empty where they do not.
+        table: number of rows of the model's learned position table, if it has one.
+        slopes: one per head, if the model itself adds a linear bias (ALiBi) to the scaled scores: −slope · distance.
+        biased: whether the model itself adds another, learned bias of the distance to its scores.
+        kinds: one per layer if layers differ; else empty.
         mixes_otherwise: whether layers without attention carry order, too: state-space, linear and convolution layers.
-        on_host: whether schemes that stretch a rotation start from the model's own frequencies, with any scaling that
-            these have, rather than from unscaled ones: in ``"host+yarn"`` and its like.
-        embedding_width: channels of a token where positions are added to it, if those are not ``width``.
+        on_host: whether schemes that stretch a rotation start from the model's own frequencies with their scaling, as
+            in ``"host+yarn"``, instead of unscaled frequencies.
+        embedding_width: channels of the embeddings that positions are added to, if it differs from ``width``.
     """
 
     heads: int
@@ -170,22 +170,20 @@ class Geometry:
         return self.width if self.embedding_width is None else self.embedding_width
 
     def of_layer(self, layer: int) -> Geometry:
-        """The geometry as a scheme of one layer sees it: with that layer's heads and rotation."""
+        """The geometry for a scheme of one layer, with the heads and rotation of that layer."""
         if not self.kinds:
             return self
-        own = self.kinds[layer]
-        its = replace(self, heads=own.heads, kv_heads=own.kv_heads, head_dim=own.head_dim, rotary=own.rotary)
-        return self if its == self else its
+        kind = self.kinds[layer]
+        own = replace(self, heads=kind.heads, kv_heads=kind.kv_heads, head_dim=kind.head_dim, rotary=kind.rotary)
+        return self if own == self else own
 
     def is_local(self, layer: int) -> bool:
-        """Whether a layer needs no scheme to reach further: it sees some of the keys, or does not rotate them."""
-        own = self.kinds[layer] if self.kinds else None
-        return own is not None and (not own.sees_all or self.is_unrotated(layer))
+        """Whether a layer reaches further without a scheme: it sees only some keys, or does not rotate them."""
+        return bool(self.kinds) and (not self.kinds[layer].sees_all or self.is_unrotated(layer))
 
     def is_unrotated(self, layer: int) -> bool:
-        """Whether a layer of a model that rotates queries and keys leaves them as they are."""
-        own = self.kinds[layer] if self.kinds else None
-        return own is not None and own.rotary is None and self.rotary is not None
+        """Whether a layer does not rotate queries and keys although the model does."""
+        return bool(self.kinds) and self.kinds[layer].rotary is None and self.rotary is not None
 
     @property
     def relative(self) -> bool:
@@ -199,5 +197,5 @@ class Geometry:
 
     @property
     def rotary_dim(self) -> int:
-        """Channels of a head that the model itself rotates; all of them where it does not rotate."""
+        """Number of channels of a head that the model itself rotates; all channels if it does not rotate."""
         return self.head_dim if self.rotary is None else self.rotary.rotation.dims

@@ -1,4 +1,4 @@
-"""Imports: names that import their module on first use (PEP 562), calls after an import, and what imports fail of."""
+"""Imports: names that import their module on first use (PEP 562), callbacks after an import, clear import errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 from hf_posenc.errors import MissingPackage
 
 HOSTS = {"transformers": "transformers", "peft": "peft", "accelerate": "accelerate", "lm_eval": "lm-eval"}
-"""Packages that are reached into, and what they are installed as."""
+"""Modules of other packages that this one uses → names of their distributions."""
 
 INSTALL = {
     "transformers": "pip install transformers", "peft": "pip install 'hf-posenc[train]'",
@@ -23,11 +23,11 @@ INSTALL = {
 
 @contextmanager
 def explained_imports() -> Iterator[None]:
-    """Say which package is missing, or lacks a name that is imported from it; as a decorator, in all a function calls.
+    """Name the package that is missing, or that lacks an imported name. Also a decorator, for all calls of a function.
 
     Raises:
-        HostChanged: one of `HOSTS` is installed, and not in a version that this package is tested with.
-        MissingPackage: one of them is not installed.
+        HostChanged: one of `HOSTS` lacks a name that is imported from it.
+        MissingPackage: one of `HOSTS` is not installed.
     """
     try:
         yield
@@ -65,15 +65,15 @@ def lazy_exports(
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:
-    """Run ``call`` after the top-level module ``name`` was imported; at once, if it is already."""
+    """Run ``call`` after the top-level module ``name`` is imported; at once if it is imported already."""
     if name in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _Finder(name, call))
+        sys.meta_path.insert(0, _CallbackFinder(name, call))
 
 
-class _Finder(MetaPathFinder):
-    """Finds one module by the other finders, and makes its loader call back after the module has run."""
+class _CallbackFinder(MetaPathFinder):
+    """Meta path finder that calls back after a module has run; the remaining finders find the module."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self.name, self.call = name, call
@@ -81,17 +81,17 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of the module waited for; None for every other, which the other finders then look for."""
+        """Spec of the module with the callback; None for other modules."""
         if fullname != self.name:
             return None
         others = (finder for finder in list(sys.meta_path) if finder is not self)
-        found = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                """Run the module, and call back; a spec alone may be asked for without an import."""
+                """Run the module, then call back: a spec may also be requested without an import."""
                 run(module)
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)

@@ -1,4 +1,4 @@
-"""Trained length, target length, factor: any two give the third.
+"""Trained length, target length and factor: any two define the third.
 
 factor = target_length / trained_length        ≥ 1, always
 """
@@ -27,23 +27,23 @@ class Lengths:
 
     @property
     def factor(self) -> float:
-        """How many times the trained length the target is."""
+        """Target length divided by trained length."""
         return self.target / self.trained
 
 
 def resolve_lengths(
     *, configured: int, trained_length: int | None = None, target_length: int | None = None, factor: float | None = None
 ) -> Lengths:
-    """Resolve the lengths of a patch from what was given and the model's configuration.
+    """Resolve the lengths of a patch from the caller's arguments and the model's configuration.
 
     Args:
         configured: the trained length in the model's configuration.
         trained_length: overrides ``configured``.
-        target_length: tokens wanted; by default the trained length times ``factor``.
-        factor: target over trained; by default 1, or what the two lengths give.
+        target_length: target length in tokens; by default the trained length times ``factor``.
+        factor: target length divided by trained length; by default 1, or the quotient of the two lengths.
 
     Raises:
-        LengthContradiction: a value is no number, out of range, or the three disagree.
+        LengthContradiction: a value is no number or out of range, or the three values contradict each other.
     """
     trained = whole_length("trained_length", configured if trained_length is None else trained_length)
     if factor is not None:
@@ -66,7 +66,7 @@ def resolve_lengths(
 
 
 def doubling_lengths(trained: int, target: int) -> list[int]:
-    """``trained``, doubled while it stays below ``target``, and ``target``, in tokens."""
+    """``trained``, 2 · ``trained``, 4 · ``trained`` … below ``target``, and ``target``, in tokens."""
     lengths = [trained]
     while 2 * lengths[-1] < target:
         lengths.append(2 * lengths[-1])
@@ -74,7 +74,7 @@ def doubling_lengths(trained: int, target: int) -> list[int]:
 
 
 def whole_length(name: str, value: int) -> int:
-    """Validate a length in tokens, 1 … 2³¹ − 1; `LengthContradiction` if it is none."""
+    """Validate a length in tokens, 1 … 2³¹ − 1; raises `LengthContradiction`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LENGTH:
         raise LengthContradiction(
             f"{name} must be a whole number of tokens from 1 to {MAX_LENGTH}, got {shown(value)}. Pass an int."
@@ -83,7 +83,7 @@ def whole_length(name: str, value: int) -> int:
 
 
 def check_factor(factor: float) -> None:
-    """Refuse what is not a number from 1 to `MAX_FACTOR`; raises `LengthContradiction`."""
+    """Refuse a factor that is no number from 1 to `MAX_FACTOR`; raises `LengthContradiction`."""
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not -math.inf < factor <= MAX_FACTOR:
         raise LengthContradiction(
             f"factor must be a finite number from 1 to {MAX_FACTOR:,.0f}, got {shown(factor)}. "
@@ -96,15 +96,15 @@ def check_factor(factor: float) -> None:
 
 
 def tokens(written: int | str, name: str = "target_length") -> int:
-    """``131072``, ``"131072"``, ``"128k"`` (k is 1024) or ``"1m"`` as a length in tokens.
+    """Parse a length in tokens: ``131072``, ``"131072"``, ``"128k"`` (k is 1024) or ``"1m"``.
 
     Raises:
-        LengthContradiction: it is no such length, or no whole number of at least 1.
+        LengthContradiction: the text is no length, or the length is no whole number of at least 1.
     """
     if not isinstance(written, str):
         return whole_length(name, written)
-    found = TOKENS.fullmatch(written.strip().replace(",", "").replace("_", ""))
-    count = Fraction(found[1]) * UNITS[found[2].lower()] if found else Fraction(1, 2)
+    match = TOKENS.fullmatch(written.strip().replace(",", "").replace("_", ""))
+    count = Fraction(match[1]) * UNITS[match[2].lower()] if match else Fraction(0)
     if count.denominator != 1 or count < 1:
         raise LengthContradiction(
             f"{name} is a whole number of tokens, got {written!r}. Write for example 131072, or 128k (k is 1024)."

@@ -1,4 +1,4 @@
-"""Main and GPU memory of this machine, what a forward pass takes, and the tensors that an object holds."""
+"""Main and GPU memory of this machine, memory of a forward pass, and tensors in an object."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from hf_posenc.errors import NoMemory
 
 HIDDEN_COPIES, FEED_FORWARD_COPIES = 10, 5
-"""Copies of a layer's hidden states, and of its feed-forward activations, that are live at once in a forward pass:
-measured on Llama, where the estimate is 5 % off; biases and GPT-2 take half as much again."""
+"""Copies of a layer's hidden states and feed-forward activations that a forward pass holds at the same time.
 
+Measured on Llama, where the estimate is 5 % off. Biases and GPT-2 take 1.5 times as much."""
 
-ASSUMED_MEMORY = 16 << 30  # bytes, where nothing reports it
+ASSUMED_MEMORY = 16 << 30  # bytes, if the system reports none
 
 
 def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
-    """Refuse sequences whose forward pass does not fit in memory under any scheme; a low estimate."""
+    """Refuse sequences whose forward pass does not fit in memory under any scheme, by a low estimate."""
     needed, available = rows * length * bytes_per_token(model), device_memory(next(model.parameters()).device)
     if needed > available:
         raise NoMemory(
@@ -46,13 +46,13 @@ def device_memory(device: torch.device) -> int:
 
 
 def main_memory() -> int:
-    """Bytes of main memory; a guess where they are not known."""
+    """Bytes of main memory; `ASSUMED_MEMORY` if they are unknown."""
     return reported_memory() or ASSUMED_MEMORY
 
 
 def reported_memory() -> int | None:
-    """Bytes of main memory; None where neither the system nor psutil, of the extra ``train``, reports them."""
-    with suppress(AttributeError, ValueError, OSError):  # Windows
+    """Bytes of main memory; None if neither the system nor psutil (extra ``train``) reports them."""
+    with suppress(AttributeError, ValueError, OSError):  # not on Windows
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(ModuleNotFoundError):
         import psutil  # type: ignore[import-untyped]
@@ -66,7 +66,7 @@ RESET_PEAK = "5"  # `man 5 proc`, since Linux 4.0
 
 
 def reset_peak() -> bool:
-    """Let the peak count from here; whether the system can: elsewhere, or where it is not allowed, it cannot."""
+    """Restart the peak from the current memory; false if the system does not support or allow this."""
     with suppress(OSError):
         CLEAR.write_text(RESET_PEAK)
         return peak() is not None
@@ -74,16 +74,16 @@ def reset_peak() -> bool:
 
 
 def peak() -> int | None:
-    """The most resident memory since `reset_peak`, in bytes; None where the system does not tell."""
-    return _status("VmHWM")
+    """Largest resident memory since `reset_peak`, in bytes; None if the system does not report it."""
+    return _status_bytes("VmHWM")
 
 
 def resident() -> int | None:
-    """Resident memory now, in bytes; None where the system does not tell."""
-    return _status("VmRSS")
+    """Current resident memory in bytes; None if the system does not report it."""
+    return _status_bytes("VmRSS")
 
 
-def _status(field: str) -> int | None:
+def _status_bytes(field: str) -> int | None:
     with suppress(OSError, ValueError):
         fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
         return 1024 * int(fields[field].split()[0]) if field in fields else None
@@ -91,12 +91,12 @@ def _status(field: str) -> int | None:
 
 
 def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """All tensors of containers and attributes, at any depth; modules and classes are left out."""
+    """All tensors in containers and attributes, at any depth; modules and classes are skipped."""
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value
     elif id(value) not in seen and not isinstance(value, (str, bytes, nn.Module, type)):
         seen.add(id(value))
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        for one in (*inner, *getattr(value, "__dict__", {}).values()):
-            yield from tensors_in(one, seen)
+        for child in (*inner, *getattr(value, "__dict__", {}).values()):
+            yield from tensors_in(child, seen)

@@ -1,11 +1,11 @@
-"""Create and save matplotlib figures; the palette and the length axis that all plots share.
+"""Create and save matplotlib figures, with the palette and the length axis of all plots.
 
-The palette is that of Okabe and Ito (Color Universal Design, 2008), which colour-blind readers can distinguish; plots
-also give every line its own marker.
+Colour-blind readers can distinguish the palette of Okabe and Ito (Color Universal Design, 2008). Plots also give every
+line its own marker.
 
-`svg_of` renders a figure for a page: small, deterministic, in the page's colour and font. Left out is what matplotlib
-writes for stand-alone files: prologue, global style, metadata, element ids (they would occur twice) and decimals that
-nobody sees.
+`svg_of` renders a figure for a page: small, deterministic, in the page's colour and font. It omits the parts that only
+stand-alone files need: prologue, global style, metadata, element ids (a page would have them twice) and invisible
+decimals.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hf_posenc.errors import MissingPackage
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#8C8C8C", "#7A5C00")
 MARKERS = "osD^vPX*h"
 DOTS_PER_INCH = 150
-WIDEST = 9.0  # inches of a figure, so that its text is legible where a page shows it at half its size
-SIGNED = "PuOr_r"  # purple below zero, white at zero, orange above, in every map of signed numbers
-MAGNITUDES = "cividis"  # dark blue to yellow
+WIDEST = 9.0  # inches; text of a wider figure is illegible when a page shows it at half its size
+SIGNED = "PuOr_r"  # colour map of signed numbers: purple below zero, white at zero, orange above
+MAGNITUDES = "cividis"  # colour map of magnitudes: dark blue to yellow
 
 
 def figure(width: float, height: float) -> tuple[Any, Any]:
@@ -39,7 +39,7 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def panels(width: float, height: float, rows: int, columns: int, *, shared: bool = True) -> tuple[Any, list[Any]]:
-    """Create a figure with a grid of axes, in reading order, without pyplot: no window opens, no user setting changes.
+    """Create a figure with a grid of axes in reading order. Without pyplot, no window opens and no setting changes.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -52,14 +52,14 @@ def panels(width: float, height: float, rows: int, columns: int, *, shared: bool
 
 
 def plain(axes: Any) -> None:
-    """Give axes of curves faint lines across, and no box."""
+    """Style the axes of curves: faint horizontal lines, no box."""
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def require_matplotlib() -> None:
-    """Raise an error that names the extra to install where matplotlib is missing.
+    """Raise an error that names the extra to install if matplotlib is missing.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -71,11 +71,11 @@ def require_matplotlib() -> None:
 
 
 def save_figure(canvas: Any, path: Path) -> None:
-    """Write a figure atomically, in the format of the file name's suffix: the same bytes every time, text as text."""
+    """Write a figure atomically in the format of the file's suffix: reproducible bytes, selectable text."""
     from matplotlib import rc_context
 
     content, kind = io.BytesIO(), path.suffix.lstrip(".").lower() or "png"
-    unset = {"png": ("Software",), "svg": ("Date", "Creator")}.get(kind, ())  # which differ from one time to the next
+    unset = {"png": ("Software",), "svg": ("Date", "Creator")}.get(kind, ())  # they would differ between runs
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hf_posenc"}):
         canvas.savefig(content, format=kind, metadata=dict.fromkeys(unset))
     write_bytes(path, content.getvalue())
@@ -90,13 +90,13 @@ def length_ticks(axes: Any, lengths: Sequence[int], trained_length: int) -> None
 
 
 def length_names(lengths: Sequence[int]) -> list[str]:
-    """Format lengths as ``1,024``, or as ``1k`` where there are more than five."""
+    """Format lengths as ``1,024``; more than five lengths as ``1k``."""
     short = len(lengths) > 5
     return [f"{length // 1024}k" if short and length % 1024 == 0 else f"{length:,}" for length in lengths]
 
 
 def mark_trained(axes: Any, trained_length: int) -> None:
-    """Mark the trained length by a dashed line, labelled inside the axes."""
+    """Mark the trained length by a dashed line with a label inside the axes."""
     axes.axvline(trained_length, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     axes.annotate(
         "trained length", (trained_length, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4), va="top",
@@ -108,7 +108,7 @@ NEUTRAL = "#010203"
 """Placeholder that becomes ``currentColor``, the text colour of the page in light and dark mode."""
 
 SETTINGS: Any = {
-    "svg.fonttype": "none",  # keep text as text: it can be selected, searched and read aloud
+    "svg.fonttype": "none",  # text stays text: it can be selected, searched and read aloud
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": NEUTRAL,
@@ -116,7 +116,7 @@ SETTINGS: Any = {
     "axes.labelcolor": NEUTRAL,
     "xtick.color": NEUTRAL,
     "ytick.color": NEUTRAL,
-    "text.parse_math": False,  # a name may hold a dollar sign
+    "text.parse_math": False,  # names may contain a dollar sign
 }
 
 TAG = re.compile(r"<[^>]*>")
@@ -125,25 +125,25 @@ LETTERS = re.compile(r"font-family: [^;\"]*;? ?")
 DIGITS = re.compile(r"(\.\d{2})\d+")
 
 
-def svg_of(figure: Any, described: str) -> str:
-    """Render a figure as an ``<svg>`` element."""
+def svg_of(figure: Any, description: str) -> str:
+    """Render a figure as an ``<svg>`` element with a description for screen readers."""
     from matplotlib import rc_context
 
     file = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with rc_context(SETTINGS | {"svg.hashsalt": described}):
-        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with rc_context(SETTINGS | {"svg.hashsalt": description}):
+        figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>", "", text, flags=re.DOTALL)
     text = TAG.sub(lambda tag: shorten_tag(tag.group()), text)
     text = re.sub(r"<defs>\s*</defs>|<!--.*?-->|\s*\n\s*", " ", text, flags=re.DOTALL)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
-    head = f'<svg role="img" aria-label="{escape(described)}" viewBox="0 0 {width} {height}" width="{width}pt">'
+    head = f'<svg role="img" aria-label="{escape(description)}" viewBox="0 0 {width} {height}" width="{width}pt">'
     return head + re.sub(r"^<svg[^>]*>", "", text).strip()
 
 
 def shorten_tag(tag: str) -> str:
-    """Shorten one tag: drop ids and fonts, round numbers, replace the placeholder colour."""
+    """Shorten a tag: drop ids and fonts, round numbers, replace the placeholder colour."""
     tag = LETTERS.sub("", PART_NAME.sub("", tag)).replace(NEUTRAL, "currentColor").replace("xlink:href", "href")
     return DIGITS.sub(r"\1", tag)

@@ -1,4 +1,4 @@
-"""Entry points of other packages, loaded once in a process."""
+"""Plugins: entry points of other packages, and files of the user, each imported once per process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 from hf_posenc.errors import CannotImport
 
-_LOCK = RLock()  # another thread waits until all plugins are loaded; a plugin that lists names while it loads does not
+_LOCK = RLock()  # other threads wait until all plugins are loaded; a plugin may list names while it loads
 _LOADED: set[str] = set()
 _FAILURES: dict[str, dict[str, str]] = {}  # by group and name
 
 
 def load_entry_points(group: str, accept: Callable[[str, Any], None]) -> None:
-    """Import what installed packages name under ``group``; importing runs their decorators. Once in a process.
+    """Import the entry points of installed packages in ``group``, once per process; importing runs their decorators.
 
     A plugin that cannot be imported or accepted is logged, and the others are loaded.
     """
@@ -41,25 +41,25 @@ def load_entry_points(group: str, accept: Callable[[str, Any], None]) -> None:
 
 
 def plugin_failures(group: str) -> str:
-    """A sentence about each plugin of ``group`` that could not be loaded, each after a blank; empty where all were."""
+    """One sentence per plugin of ``group`` that could not be loaded, each after a space; empty without failures."""
     return "".join(f" {message}" for message in _FAILURES.get(group, {}).values())
 
 
 def has_failed(group: str, name: str) -> bool:
-    """Whether a plugin of that name could not be loaded."""
+    """Whether the plugin of this name failed to load."""
     return name in _FAILURES.get(group, {})
 
 
-_IMPORTED: dict[Path, str] = {}  # by what they are, as they were named
+_IMPORTED: dict[Path, str] = {}  # resolved path → path as the caller wrote it
 
 
 def imported_files() -> tuple[str, ...]:
-    """The files imported so far, as they were named; a command that needs them names them again."""
+    """Files imported so far, with the paths that callers wrote, for commands that need them again."""
     return tuple(_IMPORTED.values())
 
 
 def import_file(path: str) -> None:
-    """Run a file as a module, once; importing runs its decorators. Its folder is searched for what it imports itself.
+    """Import a file as a module, once; importing runs its decorators. Its folder is added to the module search path.
 
     Raises:
         CannotImport: there is no such file, it has the name of another module, or it raises an error or exits.
@@ -81,14 +81,14 @@ def import_file(path: str) -> None:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        said = f"{type(error).__name__}: {str(error).rstrip('.')}"
-        raise CannotImport(f"Importing {path!r} failed ({said}). Correct the file.") from error
+        reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
+        raise CannotImport(f"Importing {path!r} failed ({reason}). Correct the file.") from error
     _IMPORTED[file] = path
 
 
 def is_another_module(name: str, file: Path) -> bool:
-    """Whether a module of that name is loaded, or is found elsewhere: an installed package that is loaded later."""
+    """Whether another module of this name is loaded, or would be found in an installed package."""
     if name in sys.modules:
         return True
-    found = importlib.util.find_spec(name)
-    return found is not None and (found.origin is None or Path(found.origin).resolve() != file)
+    spec = importlib.util.find_spec(name)
+    return spec is not None and (spec.origin is None or Path(spec.origin).resolve() != file)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 ProgressCallback = Callable[[float, str], None]
-"""Called with the completed fraction of the work, 0 … 1, and a description of the current step."""
+"""Callback with the completed fraction of the work, 0 … 1, and a description of the current step."""
 
 OpenProgressCallback = Callable[[float | None, str], None]
-"""The same for work whose length may be unknown; the fraction is then None."""
+"""Like `ProgressCallback`; the fraction is None if the length of the work is unknown."""
 
 StepCallback = Callable[[str], None]
-"""Called with a description of the current step alone."""
+"""Callback with a description of the current step."""
 
 
 def part_of(progress: ProgressCallback, start: float, share: float, prefix: str = "") -> ProgressCallback:
-    """The progress of a part of the work, which begins at the fraction ``start`` of all and is ``share`` of it."""
-    return lambda done, doing: progress(start + share * done, f"{prefix}{doing}")
+    """Callback for a part of the work that begins at the fraction ``start`` and is ``share`` of all work."""
+    return lambda done, step: progress(start + share * done, f"{prefix}{step}")

@@ -1,9 +1,10 @@
-"""Bands of query-key pairs, and regions that remap positions within them: windows, remaps, chunks, sinks."""
+"""Bands of query–key pairs, and regions that remap positions within a band: windows, remaps, chunks, sinks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,14 +12,16 @@ from torch import Tensor
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.errors import CannotCombine
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Band:
-    """A set of pairs of positions; ``None`` is no bound.
+    """A set of query–key pairs, defined by their positions; ``None`` is no bound.
 
     Attributes:
-        nearest, farthest: pairs with ``nearest ≤ distance < farthest``, distance being query − key.
-        chunk: tokens per unit of distance: positions are counted in chunks of so many tokens.
+        nearest, farthest: pairs with ``nearest ≤ distance < farthest``, where distance is query − key.
+        chunk: number of tokens per unit of distance; positions are divided by it, rounded down.
         rows_from, rows_until: queries with ``rows_from ≤ position < rows_until``.
         keys_until: keys with ``position < keys_until``.
     """
@@ -31,38 +34,38 @@ class Band:
     keys_until: int | None = None
 
     def __and__(self, other: Band) -> Band:
-        """The pairs of both.
+        """The pairs that are in both bands.
 
         Raises:
-            CannotCombine: they count distance in different chunks.
+            CannotCombine: the bands count distances in different chunks.
         """
-        if self is other:  # as of schemes that hide nothing
+        if self is other:  # both are `EVERYTHING`, most often
             return self
         if self.chunk != other.chunk:
             raise CannotCombine(
                 f"Bands in chunks of {self.chunk} and of {other.chunk} tokens have no common band. Keep one of them."
             )
         return Band(
-            _tightest(max, self.nearest, other.nearest),
-            _tightest(min, self.farthest, other.farthest),
+            combined(max, self.nearest, other.nearest),
+            combined(min, self.farthest, other.farthest),
             self.chunk,
-            _tightest(max, self.rows_from, other.rows_from),
-            _tightest(min, self.rows_until, other.rows_until),
-            _tightest(min, self.keys_until, other.keys_until),
+            combined(max, self.rows_from, other.rows_from),
+            combined(min, self.rows_until, other.rows_until),
+            combined(min, self.keys_until, other.keys_until),
         )
 
     @property
     def is_of_distances(self) -> bool:
-        """Whether the distance in tokens alone decides."""
+        """Whether the band depends on the distance in tokens alone."""
         return self.chunk == 1 and self.rows_from is self.rows_until is self.keys_until is None
 
     def keys_seen(self, queries: slice, keys: int) -> slice:
-        """The keys in reach of consecutive queries, both by index; the band is one of distances."""
+        """Indices of the keys in reach of consecutive queries. The band must depend on distances alone."""
         first = 0 if self.farthest is None else max(0, queries.start - self.farthest + 1)
         return slice(first, keys if self.nearest is None else min(keys, queries.stop - self.nearest))
 
     def holds(self, query: Tensor, key: Tensor) -> Tensor:
-        """Which pairs of positions are in the band, bool; ``query`` and ``key`` broadcast against each other."""
+        """Whether pairs of positions are in the band, bool; ``query`` and ``key`` broadcast against each other."""
         distance = query - key if self.chunk == 1 else query // self.chunk - key // self.chunk
         inside = torch.ones_like(distance, dtype=torch.bool)
         if self.nearest is not None:
@@ -80,21 +83,21 @@ class Band:
 
 EVERYTHING = Band()
 PositionMap = Callable[[Tensor], Tensor]
-"""Positions to other ones. Tables of cosines are kept by their maps: those that differ must not be equal."""
+"""Maps positions to other positions. It is a key of cached cosine tables: different maps must not compare equal."""
 
 
 def value_of(place: PositionMap) -> Hashable:
-    """What tells the maps of one scheme apart, without a reference to it: of a method, its function."""
+    """Hashable identity of a map within its scheme, without a reference to the scheme: the function of a method."""
     return getattr(place, "__func__", place)
 
 
 def as_it_is(positions: Tensor) -> Tensor:
-    """The positions themselves."""
+    """Return the positions unchanged."""
     return positions
 
 
 def at_zero(positions: Tensor) -> Tensor:
-    """Zero for every position: nothing is rotated there."""
+    """Return zero for every position: the rotation by zero changes nothing."""
     return torch.zeros_like(positions)
 
 
@@ -105,16 +108,16 @@ class Region:
     Regions that remap and rotate keys alike share one copy of the keys.
 
     Attributes:
-        band: the pairs that belong to it; the bands of a call are disjoint, and pairs outside all of them masked.
-        query_at: position of a query to the position it is rotated by, whole or fractional, any shape.
-        key_at: the same of a key.
-        rotation: the region's own; None for the scheme's.
-        query_decay_steps, key_decay_steps: position to the decay steps of its rotation.
-        query_bands_at, key_bands_at: position ``[…]`` to that of each band of frequencies ``[…, bands]``, where these
-            differ; ``query_at`` and ``key_at`` then say what biases count.
-        bands: into how many bands the rotated pairs are divided evenly, fastest first; 0 where they do not differ.
-        by_head: factor of all these positions for each query head, a tensor ``[heads]`` where it is learned; empty for
-            none. Keys and values are then repeated for every query head, as each reads keys of its own.
+        band: its pairs. The bands of a call are disjoint, and pairs outside all bands are masked.
+        query_at: maps the position of a query to the position it is rotated by, whole or fractional, any shape.
+        key_at: the same map for keys.
+        rotation: the region's own rotation; None for the scheme's.
+        query_decay_steps, key_decay_steps: map a position to the decay steps of its rotation.
+        query_bands_at, key_bands_at: map positions ``[…]`` to positions in each frequency band ``[…, bands]``, if
+            bands differ. Biases then read ``query_at`` and ``key_at``.
+        bands: number of frequency bands of equal size, fastest first; 0 if all pairs have the same position.
+        by_head: factor of all these positions for each query head, a tensor ``[heads]`` if learned; empty for none.
+            Keys and values are then repeated for every query head, because each reads its own keys.
     """
 
     band: Band = field(default_factory=lambda: EVERYTHING)
@@ -130,21 +133,21 @@ class Region:
 
     @property
     def differs_by_head(self) -> bool:
-        """Whether heads have positions of their own, so that query heads of a group share no keys."""
+        """Whether every head has its own positions, so that query heads of a group share no keys."""
         return len(self.by_head) > 0
 
     @property
     def remaps(self) -> bool:
-        """Whether it changes the position of some query or key."""
+        """Whether the region changes positions."""
         return self.query_at is not as_it_is or self.key_at is not as_it_is or self.bands > 0
 
     @property
     def copy(self) -> tuple[object, ...]:
-        """Identity of its rotated keys: regions with equal values share them."""
+        """Identity of the rotated keys: regions with equal values share one copy."""
         return self.key_at, self.key_decay_steps, self.rotation, self.key_bands_at, self.by_head
 
     def rotated_by(self, shared: Rotation | None) -> Rotation | None:
-        """Its rotation: its own, or the scheme's, as it differs by band and by head; None where nothing is rotated."""
+        """The region's own rotation, or ``shared``, with its bands and head factors; None without a rotation."""
         rotation = self.rotation or shared
         if rotation is None or not (self.differs_by_head or self.bands):
             return rotation
@@ -157,7 +160,8 @@ class Region:
 ONE_REGION = (Region(),)
 
 
-def _tightest(choose: Callable[[int, int], int], one: int | None, two: int | None) -> int | None:
+def combined(combine: Callable[[T, T], T], one: T | None, two: T | None) -> T | None:
+    """Result of ``combine(one, two)``, or the argument that is not None."""
     if one is None or two is None:
         return two if one is None else one
-    return choose(one, two)
+    return combine(one, two)

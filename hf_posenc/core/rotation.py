@@ -1,10 +1,10 @@
 """Rotate channels by position: angles in float64, tables in float32, the rotation in at least float32.
 
-A float32 angle at position 10⁶ is wrong by 1e-2 rad and a bfloat16 one is meaningless; positions are integers and
-frequencies Python floats until here.
+A float32 angle at position 10⁶ is wrong by 1e-2 rad, and a bfloat16 angle is meaningless. So positions stay integers,
+and frequencies stay Python floats, until the angles are computed here.
 
-`CosSinCache` keeps tables between forward passes. Decoding needs one row at a time, evaluation the same rows again and
-again: kept is the latest span of positions of each use, and a few positions ahead of it.
+`CosSinCache` keeps tables between forward passes. Decoding needs one row at a time; evaluation needs the same rows
+again and again. The cache keeps the latest span of positions for each use, with a few positions ahead.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from hf_posenc.core.tracing import is_traced
 
 Table = tuple[Tensor, Tensor]
 
-AT_ONCE = 65_536  # positions whose float64 angles are held at a time
-ROWS = 256  # positions rotated at a time without gradient: their working set fits the cache of a CPU core
-NUMBERS = 2**24  # rotated at a time on other devices, where each operation is a launch; 64 MiB in float32
+AT_ONCE = 65_536  # positions per chunk of float64 angles
+ROWS = 256  # positions per chunk on a CPU, without gradient: their working set fits the cache of a core
+NUMBERS_AT_ONCE = 2**24  # numbers per chunk on other devices, where each operation is a launch; 64 MiB in float32
 
 
 def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:
     """Cosine and sine of every pair's angle, float32, each ``[batch or 1, position, pairs]``.
 
-    Where the rotation differs by head, they are ``[batch or 1, heads, position, pairs]``.
+    If the rotation differs by head, their shape is ``[batch or 1, heads, position, pairs]``.
 
     Args:
         rotation: frequencies, axes, decay and amplitude.
-        positions: ``[batch or 1, position]``, or ``[batch or 1, position, axes]`` where the rotation has axes.
+        positions: ``[batch or 1, position]``, or ``[batch or 1, position, axes]`` if the rotation has axes.
         decay_steps: ``[batch or 1, position]``: pair m is scaled by e^(decay_m · decay_steps); negative steps shrink.
     """
     if not is_traced() and positions.shape[1] > AT_ONCE and not rotation.learned:
-        some = (slice(start, start + AT_ONCE) for start in range(0, positions.shape[1], AT_ONCE))
-        chunks = [cos_sin(rotation, positions[:, s], None if decay_steps is None else decay_steps[:, s]) for s in some]
+        spans = (slice(start, start + AT_ONCE) for start in range(0, positions.shape[1], AT_ONCE))
+        chunks = [cos_sin(rotation, positions[:, s], None if decay_steps is None else decay_steps[:, s]) for s in spans]
         return torch.cat([cos for cos, _ in chunks], dim=-2), torch.cat([sin for _, sin in chunks], dim=-2)
     exact = exact_dtype(positions.device)
     angles = coordinates_of(rotation, positions).to(exact) * on_device(rotation.frequencies, exact, positions.device)
@@ -55,16 +55,16 @@ def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = 
 
 
 def coordinates_of(rotation: Rotation, positions: Tensor) -> Tensor:
-    """The coordinate that each pair rotates by, ``[batch or 1, position, pairs]``, or 1 where there is only one."""
+    """Coordinate that rotates each pair, ``[batch or 1, position, pairs]``; the last size is 1 without axes."""
     if rotation.axes is None:
         return positions[..., None]
     return positions[..., on_device(tuple(rotation.axes), torch.long, positions.device)]
 
 
 def table(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:
-    """Factors of every channel and of its partner: each ``[batch or 1, heads or 1, position, dims]``, float32.
+    """Factors of every channel and of its partner, each ``[batch or 1, heads or 1, position, dims]``, float32.
 
-    Of a pair (a, b), a becomes a cos − b sin and b becomes b cos + a sin. Arguments are those of `cos_sin`.
+    In a pair (a, b), a becomes a cos − b sin, and b becomes b cos + a sin. Arguments as in `cos_sin`.
     """
     cos, sin = cos_sin(rotation, positions, decay_steps)
     if rotation.layout == "half":
@@ -75,90 +75,90 @@ def table(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = No
 
 
 def rotate(x: Tensor, rotation: Rotation, cos_sin: Table) -> Tensor:
-    """Rotate the first ``rotation.dims`` channels of ``x [batch, heads, position, head_dim]``; same dtype.
+    """Rotate the first ``rotation.dims`` channels of ``x [batch, heads, position, head_dim]`` in its dtype.
 
     Args:
         x: queries, keys or values.
-        rotation: defines which channels are a pair.
+        rotation: defines the pairs of channels.
         cos_sin: `table` of the positions of ``x``.
     """
     length = x.shape[2]
-    if torch.is_grad_enabled() or is_traced() or length <= ROWS:  # last: a comparison ties a graph to its length
+    if torch.is_grad_enabled() or is_traced() or length <= ROWS:  # last: it would specialize a graph to its length
         return rotate_at_once(x, rotation.layout, cos_sin)
-    out, rows_at_once = torch.empty_like(x), rows_of_chunk(x)
+    out, rows_at_once = torch.empty_like(x), rows_per_chunk(x)
     write = rotate_halves_into if x.device.type == "cuda" else rotate_into
     for start in range(0, length, rows_at_once):
         rows = slice(start, start + rows_at_once)
-        some = cos_sin[0][:, :, rows], cos_sin[1][:, :, rows]
-        write(out[:, :, rows], x[:, :, rows], rotation.layout, some)
+        tables = cos_sin[0][:, :, rows], cos_sin[1][:, :, rows]
+        write(out[:, :, rows], x[:, :, rows], rotation.layout, tables)
     return out
 
 
-def rows_of_chunk(x: Tensor) -> int:
-    """Positions of ``x [batch, heads, position, head_dim]`` that are rotated at a time without gradient."""
-    return ROWS if x.device.type == "cpu" else max(ROWS, NUMBERS * x.shape[2] // max(1, x.numel()))
+def rows_per_chunk(x: Tensor) -> int:
+    """Number of positions of ``x [batch, heads, position, head_dim]`` in a chunk that is rotated without gradient."""
+    return ROWS if x.device.type == "cpu" else max(ROWS, NUMBERS_AT_ONCE * x.shape[2] // max(1, x.numel()))
 
 
 def rotate_into(out: Tensor, x: Tensor, layout: Layout, cos_sin: Table) -> None:
-    """Write what `rotate_at_once` returns."""
-    if cos_sin[0].shape[-1] == x.shape[-1] and cos_sin[0].dtype == x.dtype:  # in half the time of a copy
+    """Write the result of `rotate_at_once` to ``out``."""
+    if cos_sin[0].shape[-1] == x.shape[-1] and cos_sin[0].dtype == x.dtype:  # takes half the time of the copy
         rotate_at_once(x, layout, cos_sin, out)
     else:
         out.copy_(rotate_at_once(x, layout, cos_sin))
 
 
 def rotate_halves_into(out: Tensor, x: Tensor, layout: Layout, cos_sin: Table) -> None:
-    """The same, the first channels of all pairs and then the second ones.
+    """Write the result of `rotate_at_once` to ``out``: first channels of all pairs, then second channels.
 
-    Kernels of a GPU convert what they read and write: in half precision this moves half as many bytes.
+    GPU kernels convert dtypes when they read and write: in half precision this moves half as many bytes.
     """
     dims = cos_sin[0].shape[-1]
     out[..., dims:] = x[..., dims:]
     written, read, own, partner = (halves(t[..., :dims], layout) for t in (out, x, *cos_sin))
-    for here, there in ((0, 1), (1, 0)):
-        torch.addcmul(read[here] * own[here], read[there], partner[here], out=written[here])
+    for channel, other in ((0, 1), (1, 0)):
+        torch.addcmul(read[channel] * own[channel], read[other], partner[channel], out=written[channel])
 
 
 def halves(x: Tensor, layout: Layout) -> Table:
-    """The first and the second channels of all pairs, each ``[…, pairs]``."""
+    """First and second channels of all pairs, each ``[…, pairs]``."""
     if layout == "half":
         return x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
     return x[..., 0::2], x[..., 1::2]
 
 
 def rotate_at_once(x: Tensor, layout: Layout, cos_sin: Table, out: Tensor | None = None) -> Tensor:
-    """Rotate all positions in one operation, as many channels as the tables have; see `rotate`.
+    """Rotate all positions in one operation, for as many channels as the tables have; see `rotate`.
 
-    ``out``, where whole heads are to be written, has the dtype of the tables and of ``x``.
+    ``out`` is for rotations of whole heads, and has the dtype of the tables and of ``x``.
     """
     own, partner = cos_sin
     dims, width = own.shape[-1], x.shape[-1]
-    rest = None if dims == width else x[..., dims:]
-    if rest is not None or x.requires_grad:  # one node for both uses of x: gradients are summed region by region
+    unrotated = None if dims == width else x[..., dims:]
+    if unrotated is not None or x.requires_grad:  # one node for both uses of x: gradients are summed by region
         x = x[..., :dims]
     half = layout == "half"
     partners = x.roll(dims // 2, dims=-1) if half else x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    # In place on the first product: a third less memory traffic than the sum of two.
+    # In place on the first product: a third less memory traffic than a sum of two products.
     rotated = torch.mul(x, own, out=out).addcmul_(partners, partner).to(x.dtype)
-    return rotated if rest is None else torch.cat((rotated, rest), dim=-1)
+    return rotated if unrotated is None else torch.cat((rotated, unrotated), dim=-1)
 
 
 def once(make: Callable[[slice], Table]) -> Callable[[slice], Table]:
-    """The same function, which makes the tables of equal columns once: the layers that share it read the same keys."""
-    made: dict[tuple[int, int], Table] = {}
+    """Memoize ``make`` by columns, for layers that read the same keys."""
+    tables: dict[tuple[int, int], Table] = {}
 
-    def known(columns: slice) -> Table:
+    def memoized(columns: slice) -> Table:
         ends = columns.start, columns.stop
-        if ends not in made:
-            made[ends] = make(columns)
-        return made[ends]
+        if ends not in tables:
+            tables[ends] = make(columns)
+        return tables[ends]
 
-    return known
+    return memoized
 
 
-AHEAD = 256  # rows computed beyond a decoding step
-LARGEST = 65_536  # rows worth keeping: 32 MiB for heads of 64
-MOST = 128  # spans worth keeping: maps of positions that are made anew for each call have one for each
+AHEAD = 256  # rows computed ahead of a decoding step
+MAX_SPAN_ROWS = 65_536  # longer spans are not kept: 32 MiB for heads of 64
+MAX_SPANS = 128  # kept spans: a position map that every call makes anew gets a span for each call
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Span:
     table: Table
 
     def rows(self, first: int, count: int) -> Table | None:
-        """The table of some positions, a view; None if the span lacks some."""
+        """View of the table at some positions; None if the span does not contain all of them."""
         if first < self.first or first + count > self.end:
             return None
         own, partner = self.table
@@ -178,7 +178,7 @@ class Span:
 
 
 class CosSinCache:
-    """The spans of one scheme, by use. A span is replaced, never modified, so that threads can share it."""
+    """Tables of one scheme by use. A span is replaced, never modified, so that threads can share it."""
 
     def __init__(self) -> None:
         self.spans: dict[Hashable, Span] = {}
@@ -195,21 +195,21 @@ class CosSinCache:
         """The table of positions ``first … first + count``, each ``[1, 1, count, dims]``.
 
         Args:
-            use: key of the table; the same use always has the same ``make``.
-            make: positions ``[1, n]``, int64, to their table.
-            ahead: positions to compute beyond those asked for; None for `AHEAD` where one is asked for, and else none.
+            use: key of the table; the same key always has the same ``make``.
+            make: maps positions ``[1, n]``, int64, to their table.
+            ahead: number of positions to compute ahead; by default `AHEAD` if ``count`` is 1, else 0.
         """
         span = self.spans.get((use, device))
-        known = None if span is None else span.rows(first, count)
-        if known is not None:
-            return known
-        # A table made in inference mode could not be used in training afterwards.
+        rows = None if span is None else span.rows(first, count)
+        if rows is not None:
+            return rows
+        # A table made in inference mode could not be used in training later.
         with torch.inference_mode(False), torch.no_grad():
             beyond = (AHEAD if count == 1 else 0) if ahead is None else ahead
             end = first + count + beyond
             span = Span(first, end, make(torch.arange(first, end, device=device)[None]))
-        if end - first <= LARGEST:
-            if len(self.spans) >= MOST:
+        if end - first <= MAX_SPAN_ROWS:
+            if len(self.spans) >= MAX_SPANS:
                 self.spans = {}
             self.spans[use, device] = span
         return span.rows(first, count)  # type: ignore[return-value]

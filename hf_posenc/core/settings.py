@@ -1,4 +1,4 @@
-"""Check the settings of a dataclass against its annotations: types, choices and bounds are written there alone."""
+"""Check the settings of a dataclass against its annotations, which define types, choices and bounds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def check_fields(settings: Any, refusal: type[PosEncError]) -> None:
-    """Check every field of a dataclass, as pydantic reads annotations in strict mode.
+    """Check every field of a dataclass by pydantic in strict mode.
 
     Raises:
-        PosEncError: of type ``refusal``: a field has another type, or lies outside its bounds.
+        PosEncError: of type ``refusal``: a field has another type, or is out of bounds.
     """
     from pydantic import ValidationError
 
@@ -25,7 +25,7 @@ def check_fields(settings: Any, refusal: type[PosEncError]) -> None:
     try:
         validator(kind).model_validate(values)
     except ValidationError as error:
-        first = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))  # of a union, the closest match
+        first = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))  # the closest match in a union
         name, rule = str(first["loc"][0]), first["msg"].replace("Input", "It")
         choices = str(first.get("ctx", {}).get("expected", "")).replace(" or ", ", ").replace("'", "").split(", ")
         raise refusal(f"{name}={shown(values[name])} was asked for.{nearest(values[name], choices)} {rule}.") from None

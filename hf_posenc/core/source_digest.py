@@ -1,6 +1,6 @@
-"""Digest of the source of a class that is not of this package: what a stored number or checkpoint knows it by.
+"""Digest of the source of a third-party class, by which stored results and checkpoints identify it.
 
-It is taken when a scheme is registered, and kept: a file that is edited later does not describe the class in memory.
+The digest is computed when a scheme is registered: a file that is edited later does not describe the class in memory.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ _DIGESTS: WeakKeyDictionary[type, str | None] = WeakKeyDictionary()
 
 
 def is_foreign(cls: type) -> bool:
-    """Whether a class is of neither this package, torch nor Python."""
+    """Whether a class comes from neither this package, torch nor Python."""
     return cls.__module__ == "__main__" or cls.__module__.partition(".")[0] not in KNOWN_BY_VERSION
 
 
 def source_digest(cls: type) -> str | None:
-    """Digest of the files that a class and its bases are defined in; in a notebook, of their methods.
+    """Digest of the files that define a class and its bases; in a notebook, of their methods.
 
-    None of a class of this package, and of one without source, such as one made by `exec`.
+    None for a class of this package, and for a class without source, such as one made by `exec`.
     """
     if cls not in _DIGESTS:
-        texts = [text for one in cls.__mro__ if is_foreign(one) for text in sources(one)]
+        texts = [text for base in cls.__mro__ if is_foreign(base) for text in sources(base)]
         _DIGESTS[cls] = digest_of("\0".join(texts)) if texts else None
     return _DIGESTS[cls]
 
 
 def sources(cls: type) -> Iterable[str]:
-    """The text of the file of a class, and of all files in the folder of its package; without a file, its methods.
+    """Texts of the file of a class and of all files in its package folder; without a file, texts of its methods.
 
-    None of a file's name is in it: a file may be renamed.
+    File names are left out: a file may be renamed.
     """
     try:
         file = Path(inspect.getfile(cls))
-        beside = sorted(file.parent.glob("*.py")) if "." in cls.__module__ else []
-        return [one.read_text(encoding="utf-8") for one in dict.fromkeys([file, *beside])]
+        siblings = sorted(file.parent.glob("*.py")) if "." in cls.__module__ else []
+        return [path.read_text(encoding="utf-8") for path in dict.fromkeys([file, *siblings])]
     except (OSError, TypeError, ValueError):
         functions = [value for value in vars(cls).values() if inspect.isfunction(value)]
     try:

@@ -1,4 +1,4 @@
-"""Student's t, for confidence intervals and tests of a mean; scipy is imported where a number is asked for."""
+"""Student's t distribution, for confidence intervals and tests of a mean; scipy is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def student_t(freedom: float) -> float:
-    """97.5 % quantile of Student's t: half a 95 % interval is so many standard errors."""
+    """97.5 % quantile of Student's t: half the width of a 95 % interval, in standard errors."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))
 
 
 def two_sided_p(t: float, freedom: float) -> float:
-    """Probability that Student's t is as far from 0 as ``t``, or farther."""
+    """Probability that Student's t has at least the absolute value of ``t``."""
     from scipy.special import stdtr
 
     return 2.0 * float(stdtr(freedom, -abs(t)))

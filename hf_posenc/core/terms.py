@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import mul
 
 import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import EVERYTHING, ONE_REGION, Band, Region
+from hf_posenc.core.regions import EVERYTHING, ONE_REGION, Band, Region, combined
 from hf_posenc.errors import CannotCombine
 
 
@@ -23,12 +24,12 @@ from hf_posenc.errors import CannotCombine
 class KeyBias:
     """A bias that depends on the key alone, up to a constant per query: causal ALiBi.
 
-    Relative to a fixed position it grows with the sequence length and costs the scores precision: the engine subtracts
+    Counted from a fixed position, it grows with the sequence length, and scores lose precision. So the engine subtracts
     its value at the queries of each block. Key i must have the position of query i.
 
     Attributes:
-        values: ``[batch or 1, heads, key]``, in float64 where the device has that.
-        slopes: ``[heads]`` where the bias is −slope · (query − key) and nothing else; None where it is not linear.
+        values: ``[batch or 1, heads, key]``, in float64 if the device supports it.
+        slopes: ``[heads]`` if the bias is exactly −slope · (query − key); None if it is not linear.
     """
 
     values: Tensor
@@ -37,11 +38,11 @@ class KeyBias:
 
 @dataclass(frozen=True)
 class ToeplitzBias:
-    """A bias of the distance (query − key) alone: T5, symmetric ALiBi, every table and every function of it.
+    """A bias that depends on the distance (query − key) alone: T5, symmetric ALiBi, any table or function of it.
 
     Attributes:
         of_distance: maps integer distances of any shape ``[…]`` to ``[heads, …]``, float32, with autograd.
-        slopes: ``[heads]`` where the bias is −slope times the distance, of either sign, and nothing else; else None.
+        slopes: ``[heads]`` if the bias is exactly −slope · abs(query − key); else None.
     """
 
     of_distance: Callable[[Tensor], Tensor]
@@ -50,18 +51,18 @@ class ToeplitzBias:
 
 @dataclass(frozen=True)
 class Block:
-    """A block of queries of a call with all its keys: the arguments of content-dependent biases.
+    """A block of queries with all keys of the call: the argument of content-dependent biases.
 
     Attributes:
         query: ``[batch, heads, n, head_dim]``, float32, rotated and scaled.
         key: ``[batch, kv_heads, key, head_dim]``, float32.
-        scores: q · k · scaling, ``[batch, heads, n, key]``; empty where no bias reads it (`BlockBias.reads_scores`).
+        scores: q · k · scaling, ``[batch, heads, n, key]``; empty if no bias reads it (`BlockBias.reads_scores`).
         scaling: factor of q · k.
-        rows: which queries of the call these are.
-        query_positions: their positions in the region, ``[batch or 1, n]``.
-        key_positions: likewise, ``[batch or 1, key]``.
-        seen: which pairs are visible, with padding, packing and causality, bool, broadcasts to ``[batch, 1, n, key]``.
-        steady: whether the positions of queries and of keys run in steps of one.
+        rows: indices of these queries in the call.
+        query_positions: positions of the queries in the region, ``[batch or 1, n]``.
+        key_positions: positions of the keys in the region, ``[batch or 1, key]``.
+        seen: visible pairs (padding, packing and causality), bool, broadcasts to ``[batch, 1, n, key]``.
+        steady: whether positions of queries and of keys run in steps of one.
     """
 
     query: Tensor
@@ -75,7 +76,7 @@ class Block:
     steady: bool = False
 
     def in_float32(self) -> Block:
-        """The block with queries, keys and scores in float32, as biases of content expect them."""
+        """The block with queries, keys and scores in float32, as content-dependent biases expect."""
         return replace(self, query=self.query.float(), key=self.key.float(), scores=self.scores.float())
 
     @property
@@ -85,25 +86,24 @@ class Block:
 
     @property
     def distances(self) -> Tensor:
-        """The distances that occur in a block whose positions run in steps of one, the greatest first."""
+        """All distances in a block whose positions run in steps of one, the greatest first."""
         n, keys = self.query.shape[2], self.key.shape[2]
         first = self.query_positions[0, 0] - self.key_positions[0, 0]
         return first + torch.arange(n - 1, -keys, -1, device=self.query.device)
 
     def of_distance(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """A function of distances, ``[…]`` to ``[heads, …]``, at every pair, ``[batch or 1, heads, n, key]``.
+        """Values of a function of distances, ``[…]`` to ``[heads, …]``, at every pair, ``[batch or 1, heads, n, key]``.
 
-        Where positions run in steps of one it is evaluated once for every distance, and nothing has to be read from a
-        GPU for that.
+        If positions run in steps of one, it is evaluated once per distance, without waiting for a GPU.
         """
         if not self.steady:
             return function(self.distance).transpose(0, 1)
         return self.at_pairs(function(self.distances))[None]
 
     def at_pairs(self, values: Tensor) -> Tensor:
-        """Values of `distances` ``[…, m]`` at every pair, ``[…, n, key]``: a window of one row's keys slides along."""
+        """Spread values at `distances` ``[…, m]`` to every pair, ``[…, n, key]``: each row is a shifted window."""
         backwards = torch.arange(self.query.shape[2] - 1, -1, -1, device=values.device)
-        # Of rows that overlap, a flip would be laid out key by key, which takes 30 times as long to read.
+        # A flip of overlapping rows would be stored key by key, which takes 30 times as long to read.
         return values.unfold(-1, self.key.shape[2], 1).index_select(-2, backwards)
 
 
@@ -112,10 +112,10 @@ class BlockBias:
     """A bias that depends on queries and keys, or on more of a pair than its distance.
 
     Attributes:
-        of_block: a `Block` to ``[batch, heads, n, key]``, float32; called for a block of n queries at a time.
-        reads_scores: whether it reads `Block.scores`, or what it returns is stored elsewhere. Otherwise the
-            engine may leave out the scores, and overwrites the result in place.
-        shifted: the same bias with the part that is linear in the keys left to q · k, where there is such a part.
+        of_block: maps a `Block` of n queries to the bias ``[batch, heads, n, key]``, float32.
+        reads_scores: whether it reads `Block.scores`, or stores its result elsewhere. Otherwise the engine may omit the
+            scores, and overwrites the result in place.
+        shifted: the same bias with its linear part in the keys as a shift of the queries, if it has such a part.
     """
 
     of_block: Callable[[Block], Tensor]
@@ -125,11 +125,11 @@ class BlockBias:
 
 @dataclass(frozen=True)
 class ShiftedQuery:
-    """A bias u · k_j · scaling + rest, as (q_i + u) · k_j in place of q_i · k_j: one pass over the keys less.
+    """A bias u · k_j · scaling + rest, computed as (q_i + u) · k_j: one pass over the keys instead of two.
 
     Attributes:
         by: u, ``[heads, head_dim]``, float32.
-        rest: what is left of `BlockBias.of_block`, under its terms; `Block.query` is without u.
+        rest: the rest of the bias, with the interface of `BlockBias.of_block`; `Block.query` does not contain u.
     """
 
     by: Tensor
@@ -144,8 +144,8 @@ class ValueBias:
     """A positional term of the mixed values: Shaw's second table.
 
     Attributes:
-        of_weights: attention weights ``[batch, heads, n, key]`` and their `Block` to ``[batch, heads, n,
-            head_dim]``.
+        of_weights: maps attention weights ``[batch, heads, n, key]`` and their `Block` to the bias
+            ``[batch, heads, n, head_dim]``.
     """
 
     of_weights: Callable[[Tensor, Block], Tensor]
@@ -153,13 +153,13 @@ class ValueBias:
 
 @dataclass(frozen=True)
 class RowRotation:
-    """A rotation that depends on the query; keys are cached raw and rotated for each query.
+    """A rotation that depends on the query; keys are cached unrotated and rotated for each query.
 
     Attributes:
-        length_of: position of a query ``[…]`` to the length whose rotation it uses ``[…]``, integers.
-        rotation_of: that length to the rotation.
-        frequencies_of: such lengths ``[…]`` to the frequencies of that rotation ``[…, pairs]``, float64, for traced
-            graphs, where lengths have no values; None where that is not supported.
+        length_of: maps positions of queries ``[…]`` to the lengths whose rotation they use ``[…]``, integers.
+        rotation_of: maps such a length to its rotation.
+        frequencies_of: maps such lengths ``[…]`` to frequencies ``[…, pairs]``, float64, for traced graphs, where
+            lengths have no values; None if that is not supported.
     """
 
     length_of: Callable[[Tensor], Tensor]
@@ -183,7 +183,7 @@ class Terms:
 
     @property
     def split(self) -> bool:
-        """Whether there are several regions, or pairs outside the only one."""
+        """Whether there are several regions, or pairs outside of the only region."""
         return len(self.regions) > 1 or self.regions[0].band != EVERYTHING
 
     def only(self, *names: str) -> bool:
@@ -200,11 +200,11 @@ class Terms:
 
     @property
     def scales_only(self) -> bool:
-        """Whether the model's own attention function can compute them: scales alone, which multiply the queries."""
+        """Whether the model's own attention function can compute the terms: only scales, which multiply the queries."""
         return self.only("row_scale") and not self.regions[0].differs_by_head
 
     def merge(self, other: Terms) -> Terms:
-        """Combine both: biases add, scales multiply, visible bands intersect, the rest comes from one side.
+        """Combine two terms: biases add, scales multiply, visible bands intersect, other values come from one side.
 
         Raises:
             CannotCombine: both sides have regions, a row rotation, or a sink.
@@ -215,8 +215,8 @@ class Terms:
         return Terms(
             bias=self.bias + other.bias,
             values=self.values + other.values,
-            query_scale=_product(self.query_scale, other.query_scale),
-            row_scale=_product(self.row_scale, other.row_scale),
+            query_scale=combined(mul, self.query_scale, other.query_scale),
+            row_scale=combined(mul, self.row_scale, other.row_scale),
             logit_scale=self.logit_scale * other.logit_scale,
             regions=other.regions if self.regions == ONE_REGION else self.regions,  # one may differ by head
             visible=self.visible & other.visible,
@@ -228,9 +228,3 @@ class Terms:
     def _refuse(what: str, both: bool) -> None:
         if both:
             raise CannotCombine(f"Two schemes of this composition {what}. Keep one of them.")
-
-
-def _product(one: Tensor | None, two: Tensor | None) -> Tensor | None:
-    if one is None or two is None:
-        return two if one is None else one
-    return one * two

@@ -1,6 +1,6 @@
-"""Which versions of other packages this one is tested with, read from its own metadata, and a warning beyond them.
+"""Versions of other packages that this package is tested with, and a warning for newer versions.
 
-The bounds stand in ``pyproject.toml`` alone.
+The bounds are read from the metadata of this package, which come from ``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from hf_posenc.errors import HostChanged, UntestedVersion
 
 @lru_cache(maxsize=8)
 def tested_versions(package: str) -> SpecifierSet:
-    """The versions of a package that the metadata of this one asks for; any where it says nothing."""
+    """Versions of a package that our metadata require; any version if they do not name the package."""
     try:
-        stated = [Requirement(one) for one in requires("hf-posenc") or ()]
+        requirements = [Requirement(line) for line in requires("hf-posenc") or ()]
     except PackageNotFoundError:  # run from a checkout that is not installed
-        stated = []
-    return next((one.specifier for one in stated if one.name.replace("_", "-") == package), SpecifierSet())
+        requirements = []
+    return next((r.specifier for r in requirements if r.name.replace("_", "-") == package), SpecifierSet())
 
 
 @lru_cache(maxsize=8)
 def beyond_tested(package: str) -> bool:
-    """Whether the installed version of a package is newer than those this one is tested with; a warning says so once.
+    """Whether the installed version of a package is newer than the tested versions; warns once.
 
     Warns:
         UntestedVersion: the installed version is beyond the upper bound.
@@ -37,7 +37,7 @@ def beyond_tested(package: str) -> bool:
         installed = Version(version(package))
     except PackageNotFoundError:
         return False
-    ends = [Version(one.version) for one in tested_versions(package) if one.operator in ("<", "<=")]
+    ends = [Version(bound.version) for bound in tested_versions(package) if bound.operator in ("<", "<=")]
     if all(Version(installed.base_version) < end for end in ends):
         return False
     warnings.warn(
@@ -50,7 +50,7 @@ def beyond_tested(package: str) -> bool:
 
 
 def host_changed(package: str, lacks: str) -> HostChanged:
-    """The error that says what the installed version of a package lacks, and which versions to install."""
+    """Error for an installed version of a package that lacks something, with the versions to install."""
     return HostChanged(
         f"{package} {version(package)} lacks {lacks}. "
         f"Install {package}{tested_versions(package)}; if one of these is installed, report this."

@@ -1,4 +1,4 @@
-"""Set a state of torch for a while: random numbers from a fixed seed, evaluation mode, the default data type."""
+"""Context managers for states of torch: random seed, evaluation mode, autocast, default dtype."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ UNCHANGED = nullcontext()
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Seed torch's random numbers inside the context; on exit the generators are as they were.
+    """Seed torch's random numbers in the block, and restore the generators afterwards.
 
-    Where CUDA was not used yet, only the CPU's generator is seeded: `torch.manual_seed` would keep a record of the
-    call, with its stack, for every kind of accelerator, which takes most of the time of a forward pass of a tiny model.
+    If CUDA was not used yet, only the CPU's generator is seeded. `torch.manual_seed` would queue a call with its stack
+    for every kind of accelerator, which takes most of the time of a tiny model's forward pass.
     """
     if torch.cuda.is_initialized():
         with torch.random.fork_rng(range(torch.cuda.device_count())):
@@ -33,7 +33,7 @@ def drawn_from(seed: int) -> Iterator[None]:
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Run the block in evaluation mode, and restore the mode of every submodule."""
     training = [m for m in module.modules() if m.training]
-    for m in training:  # and not `eval`, which transformers makes walk the whole model where nothing is to be done
+    for m in training:  # not `eval`: in transformers it walks the whole model even if nothing changes
         m.training = False
     try:
         yield
@@ -42,15 +42,15 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             m.training = True
 
 
-def evaluation_mode_if_live(given: Any) -> AbstractContextManager[None]:
-    """`evaluation_mode` of a model; nothing for the name of one."""
-    return evaluation_mode(given) if isinstance(given, nn.Module) else nullcontext()
+def evaluation_mode_if_live(model: Any) -> AbstractContextManager[None]:
+    """`evaluation_mode` of a loaded model; an empty context for the name of a model."""
+    return evaluation_mode(model) if isinstance(model, nn.Module) else nullcontext()
 
 
 def remove_hooks(
     hooks: MutableMapping[int, Any], ours: Callable[[Any], bool], beside: MutableMapping[int, Any] | None = None
 ) -> None:
-    """Remove hooks by what they are: the handles of a copied module are those of the original."""
+    """Remove the hooks that ``ours`` accepts: handles do not work for the hooks of a copied module."""
     for number in [number for number, hook in hooks.items() if ours(hook)]:
         del hooks[number]
         if beside is not None:
@@ -58,7 +58,7 @@ def remove_hooks(
 
 
 def autocast_of(device: torch.device) -> torch.autocast | None:
-    """The autocast that is on for a device, as a context to enter again where it was switched off; None for none."""
+    """The active autocast of a device, as a context that switches it on again; None if autocast is off."""
     kind = device.type
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):  # the meta device has none
         return None
@@ -67,9 +67,9 @@ def autocast_of(device: torch.device) -> torch.autocast | None:
 
 @contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Run the block with float32 as the default dtype: what is computed about positions must not be rounded to less."""
+    """Run the block with float32 as the default dtype, so that values about positions are not rounded further."""
     before = torch.get_default_dtype()
-    if before == torch.float32:  # other threads are left alone
+    if before == torch.float32:  # setting it would affect other threads
         yield
         return
     torch.set_default_dtype(torch.float32)

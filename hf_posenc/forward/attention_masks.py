@@ -1,7 +1,7 @@
-"""Check the attention mask of a call of a base model, and put it into the form that every route reads alike.
+"""Check the attention mask of a base model's call, and convert it to the form that every route reads.
 
-transformers passes a mask of one, three or five axes by in silence, adds the ones of a bool mask to the scores under
-``eager``, and takes every number of a 2-D mask but 0, NaN included, for a real token.
+transformers ignores a mask of one, three or five axes. Under ``eager`` it adds a bool mask to the scores as ones and
+zeros. In a 2-D mask it takes every number except 0, even NaN, for a real token.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from hf_posenc.cache.validate_cache import first_full_layer
 from hf_posenc.core.tracing import is_either, is_traced
 from hf_posenc.errors import InvalidInput, MaskMismatch
 from hf_posenc.forward.forward_call import ForwardCall
-from hf_posenc.forward.validate_inputs import check_tensor, named, values_known
+from hf_posenc.forward.validate_inputs import check_tensor, dtype_name, values_known
 from hf_posenc.schemes.base import Scheme
 
-HIDDEN = -1e3  # what a floating mask adds to the score of a pair that is not seen, at most
+HIDDEN = -1e3  # a floating mask hides a pair by adding this value or less to its score
 
 
 def check_mask(mask: Any, tokens: Tensor, heads: int, cache: Cache | None) -> None:
-    """An attention mask: ``[batch or 1, key]``, or ``[batch or 1, heads or 1, query or 1, key]``, or none.
+    """Check a mask ``[batch or 1, key]``, or ``[batch or 1, heads or 1, query or 1, key]``; None is valid.
 
     Args:
-        mask: as the caller passed it.
+        mask: the caller's mask.
         tokens: ids or embeddings, ``[batch, query, …]``.
         heads: attention heads of the model.
-        cache: holds the keys before these tokens.
+        cache: KV cache with the keys before these tokens.
 
     Raises:
-        MaskMismatch: it has another shape, or dtype, than the text it should mask.
-        InvalidInput: it is no tensor, or a value of it means nothing.
+        MaskMismatch: the shape or dtype does not match the tokens.
+        InvalidInput: the mask is no tensor, or has an invalid value.
     """
-    if mask is None or isinstance(mask, BlockMask):  # flex attention's own kind
+    if mask is None or isinstance(mask, BlockMask):  # made for flex attention
         return
     check_tensor("attention_mask", mask)
     batch, length = tokens.shape[:2]
@@ -61,13 +61,13 @@ def check_mask(mask: Any, tokens: Tensor, heads: int, cache: Cache | None) -> No
 
 
 def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
-    """A 2-D mask covers every token of the text, or every place of a static cache."""
+    """Check that a 2-D mask covers every token of the text, or every place of a static cache."""
     past: Any = 0 if cache is None else cache.get_seq_length()
     if isinstance(past, Tensor):
         if not values_known(past):
             return
         past = int(past)
-    places = past + length if cache is None else max(_places(cache, length), past + length)
+    places = past + length if cache is None else max(_widest_layer_keys(cache, length), past + length)
     if not is_either(mask.shape[1], past + length, places):
         raise MaskMismatch(
             f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
@@ -76,24 +76,24 @@ def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
 
 
 def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
-    """A 4-D mask covers every token of the text, or every place of a static cache."""
+    """Check that a 4-D mask covers every token of the text, or every place of a static cache."""
     keys = length
-    if cache is not None:  # a static cache has as many keys as places; one that drops keys has seen more than it holds
-        past, keys = cache.get_seq_length(), _places(cache, length)
+    if cache is not None:  # a static cache returns all its places; an evicting one has seen more keys than it holds
+        past, keys = cache.get_seq_length(), _widest_layer_keys(cache, length)
         if not cache.layers or first_full_layer(cache) is not None:
             keys = max(keys, length if isinstance(past, Tensor) else past + length)
     if mask.shape[-1] != keys:
         raise MaskMismatch(
             f"The attention mask of shape {tuple(mask.shape)} has {mask.shape[-1]} columns, and there are {keys} keys. "
-            "Pass one column for each of them."
+            "Pass one column for each key."
         )
 
 
-def check_held_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
-    """Refuse one 4-D mask for all layers, where some have dropped keys that it has columns for and may show.
+def check_dropped_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
+    """Refuse a 4-D mask for all layers if some layers have dropped keys that have columns in the mask.
 
     Raises:
-        MaskMismatch: they have.
+        MaskMismatch: a layer with a sliding window has dropped such keys.
     """
     for layer in () if cache is None or mask.ndim != 4 else cache.layers:
         if not getattr(layer, "is_sliding", False):
@@ -101,13 +101,13 @@ def check_held_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
         keys, dropped = layer.get_mask_sizes(length)
         if dropped > 0 and keys != mask.shape[-1]:
             raise MaskMismatch(
-                f"The attention mask of shape {tuple(mask.shape)} is one for all layers, and those with a sliding "
-                f"window have dropped {int(dropped)} keys. Pass DynamicCache(), which keeps them, from the start."
+                f"The attention mask of shape {tuple(mask.shape)} is for all layers, but layers with a sliding window "
+                f"have dropped {int(dropped)} keys. Pass DynamicCache(), which keeps all keys, from the start."
             )
 
 
 def check_later_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | None) -> None:
-    """Refuse a 4-D mask that shows later keys to a decoder whose scheme has no scores for them.
+    """Refuse a 4-D mask that shows later keys to a decoder whose scheme has no scores for later keys.
 
     Raises:
         MaskMismatch: a query sees a key after it.
@@ -123,19 +123,19 @@ def check_later_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | N
     shown = (mask if mask.dtype is torch.bool else mask > HIDDEN) & later
     if bool(shown.any()):
         raise MaskMismatch(
-            f"The attention mask shows token {int(shown.nonzero()[0, 2]) + int(past)} a key after it, and scheme "
+            f"The attention mask shows token {int(shown.nonzero()[0, 2]) + int(past)} a key after it, but scheme "
             f"{parts[0].record.name!r} has scores of earlier keys only. Hide later keys, or patch with a scheme that "
-            "has scores of both, such as 'rope' or 't5'."
+            "has scores of all keys, such as 'rope' or 't5'."
         )
 
 
-def _places(cache: Cache, length: int) -> int:
-    """Keys that the widest layer attends to: one with a sliding window, which may come first, has fewer places."""
+def _widest_layer_keys(cache: Cache, length: int) -> int:
+    """Number of keys that the widest layer attends to; the first layer may have a sliding window, and fewer places."""
     return cache.get_mask_sizes(length, first_full_layer(cache) or 0)[0]
 
 
 def _check_padding_values(mask: Tensor) -> None:
-    """A 2-D mask holds 1 (or True) at real tokens and 0 at padding."""
+    """Check that a 2-D mask holds 1 (or True) at real tokens and 0 at padding."""
     if mask.dtype is torch.bool:
         return
     if mask.is_complex():
@@ -148,12 +148,12 @@ def _check_padding_values(mask: Tensor) -> None:
 
 
 def _check_scores_mask(mask: Tensor) -> None:
-    """A 4-D mask is bool, true where a query sees a key, or floating and added to the scores."""
+    """Check that a 4-D mask is bool, true at visible pairs, or floating and added to the scores."""
     if mask.dtype is torch.bool:
         return
     if not mask.is_floating_point():
         raise MaskMismatch(
-            f"The attention mask of four axes holds {named(mask.dtype)} values, which are neither booleans nor "
+            f"The attention mask of four axes holds {dtype_name(mask.dtype)} values, which are neither booleans nor "
             "added to scores. Pass attention_mask.bool()."
         )
     if not values_known(mask):
@@ -166,13 +166,13 @@ def _check_scores_mask(mask: Tensor) -> None:
         )
     if (low, high) == (0.0, 1.0) and bool(((mask == 0) | (mask == 1)).all()):
         raise InvalidInput(
-            f"The attention mask of four axes holds {named(mask.dtype)} zeros and ones, which would be added to the "
-            "scores. Pass attention_mask.bool()."
+            f"The attention mask of four axes holds {dtype_name(mask.dtype)} zeros and ones, which would be added to "
+            "the scores. Pass attention_mask.bool()."
         )
 
 
-def padded(call: ForwardCall) -> ForwardCall:
-    """The call with its mask in the form that every route reads, and with the padding that a 2-D mask says.
+def with_padding(call: ForwardCall) -> ForwardCall:
+    """The call with its mask in the form that every route reads, and with the padding of a 2-D mask.
 
     Raises:
         InvalidInput: a row has no real token.
@@ -182,44 +182,47 @@ def padded(call: ForwardCall) -> ForwardCall:
         return call
     if not isinstance(mask, Tensor):
         return replace(call, unmasked=False)
-    if mask.ndim != 2:  # a mask of the caller's own shape: nothing is known of it
+    if mask.ndim != 2:  # it may hide any pair
         base: Any = call.base
         return replace(call, mask=scores_mask(mask, base.dtype, base.config._attn_implementation), unmasked=False)
-    if mask.shape[0] != call.tokens.shape[0]:  # one row for all
+    if mask.shape[0] != call.tokens.shape[0]:  # one row for all sequences
         mask = mask.expand(call.tokens.shape[0], -1)
         call = replace(call, mask=mask)
     padding = mask.bool()
     if is_traced():
         return replace(call, padding=padding, unmasked=False)
-    if call.cache is None and not call.use_cache:  # else text may come in a later chunk
-        check_rows(padding)
+    if call.cache is None and not call.use_cache:  # else a later chunk may have real tokens
+        empty = ~padding.any(-1)
+        if bool(empty.any()):
+            row = int(empty.nonzero()[0])
+            raise InvalidInput(f"The attention mask hides all tokens of row {row}. Leave that row out of the batch.")
     return call if bool(padding.all()) else replace(call, padding=padding, unmasked=False)
 
 
 def counted_positions(padding: Tensor, length: int, cache: Cache | None) -> Tensor:
-    """Positions of the new tokens, as many as real ones stand before them, ``[batch, length]``.
+    """Positions of the new tokens: the number of real tokens before each, ``[batch, length]``.
 
     Args:
-        padding: ``[batch, key]``, true at real tokens; of a static cache, it may say something of places ahead.
+        padding: ``[batch, key]``, true at real tokens; for a static cache, it may cover places that are not written.
         length: number of new tokens.
-        cache: holds the keys before these tokens.
+        cache: KV cache with the keys before these tokens.
     """
-    return of_new_tokens((padding.cumsum(-1) - 1).clamp(min=0), length, cache)
+    return columns_of_new_tokens((padding.cumsum(-1) - 1).clamp(min=0), length, cache)
 
 
-def of_new_tokens(columns: Tensor, length: int, cache: Cache | None) -> Tensor:
-    """The columns of the new tokens, ``[batch, length]``, of one for each key, ``[batch, key]``."""
+def columns_of_new_tokens(columns: Tensor, length: int, cache: Cache | None) -> Tensor:
+    """Columns of the new tokens, ``[batch, length]``, from values for every key, ``[batch, key]``."""
     past: Any = 0 if cache is None else cache.get_seq_length()
-    if isinstance(past, Tensor):  # of which no slice is taken without waiting for its device
+    if isinstance(past, Tensor):  # a slice by a tensor would wait for its device
         return columns[:, torch.arange(length, device=columns.device) + past.to(columns.device)]
     return columns[:, past : past + length]
 
 
 def scores_mask(mask: Tensor, dtype: torch.dtype, backend: str | None) -> Tensor:
-    """A 4-D mask as the backend of the host takes it for scores of ``dtype``.
+    """Convert a 4-D mask to a dtype that the attention backend accepts for scores of ``dtype``.
 
-    ``eager`` adds whatever it is given, so that a bool mask becomes one of numbers. Other backends take float32 or the
-    dtype of the scores; what a mask of another floating dtype hides with its lowest value stays hidden.
+    ``eager`` adds any mask to the scores, so a bool mask is converted to numbers. Other backends take bool, float32 or
+    the dtype of the scores. The lowest value of another floating dtype becomes the lowest value of the new one.
     """
     if mask.dtype is torch.bool and backend == "eager":
         return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
@@ -227,16 +230,3 @@ def scores_mask(mask: Tensor, dtype: torch.dtype, backend: str | None) -> Tensor
         return mask
     hidden = mask <= torch.finfo(mask.dtype).min
     return mask.to(dtype).masked_fill(hidden, torch.finfo(dtype).min)
-
-
-def check_rows(padding: Tensor) -> None:
-    """Padding ``[batch, key]``, true at real tokens, while values can be looked at.
-
-    Raises:
-        InvalidInput: a row has no real token.
-    """
-    empty = ~padding.any(-1)
-    if bool(empty.any()):
-        raise InvalidInput(
-            f"The attention mask hides all of row {int(empty.nonzero()[0])}. Leave that row out of the batch."
-        )

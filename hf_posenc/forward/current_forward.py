@@ -1,4 +1,4 @@
-"""Attributes of a patched base model, and the forward pass that it is in, for modules that no keyword reaches."""
+"""Attributes of a patched base model, and its current forward pass, for modules that no keyword reaches."""
 
 from __future__ import annotations
 
@@ -16,77 +16,77 @@ from hf_posenc.forward.positions import KEYWORD, ForwardContext
 if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
 
-ATTENTIONS = "posenc_attentions"  # of a base model: its patched modules, in the order of the layers
-TOKEN_TYPES = "posenc_token_types"  # of a base model: whether its token types come from a buffer that ends
+ATTENTIONS = "posenc_attentions"  # of a base model: its patched attention modules, in the order of the layers
+TOKEN_TYPES = "posenc_token_types"  # of a base model: whether it reads token types from a buffer of limited length
 
 LOOKED_UP = "posenc_looked_up"
-"""Of a base model: whether its attention modules look their `ForwardContext` up here."""
+"""Attribute of a base model: whether its attention modules look up their `ForwardContext` in this file."""
 
 NUMBERED_FROM = "posenc_numbered_from"
-"""Of a base model with a table: the number it gives to its first token itself; None where it takes no numbers."""
+"""Attribute of a base model with a table: the number of its first token; None if it accepts no ``position_ids``."""
 
-ATTENTION = "posenc_attention"  # of a swapped module: an attention module of its model
+ATTENTION = "posenc_attention"  # of a replaced module: an attention module of the same model
 
 
 def schemes_of_base(base: nn.Module) -> list[Scheme]:
-    """The different schemes of a patched base model's layers: one where they share it."""
+    """The different schemes of a patched base model's layers: a single one if the layers share it."""
     shared = base._modules.get("posenc")
     if shared is not None:
         return [shared]  # type: ignore[list-item]
     return list(dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]))
 
 
-class Current(threading.local):
-    """By base model, the forward pass that this thread computes; it goes with the pass, which alone keeps it."""
+class CurrentForwards(threading.local):
+    """The current forward pass of each base model in this thread, as a weak reference."""
 
     def __init__(self) -> None:
         self.forwards: weakref.WeakKeyDictionary[nn.Module, weakref.ref[ForwardContext]] = weakref.WeakKeyDictionary()
 
 
-_CURRENT = Current()
+_CURRENT = CurrentForwards()
 
 
 def counts_columns(base: nn.Module) -> bool:
-    """Whether a base model numbers the columns of a call itself, padding among them, and takes no other numbers."""
+    """Whether a base model numbers all columns of a call, padding included, and accepts no ``position_ids``."""
     return base.__dict__.get(NUMBERED_FROM, 0) is None
 
 
-def announce(base: nn.Module, forward: ForwardContext) -> None:
-    """Make a forward pass the current one of its base model."""
+def set_current_forward(base: nn.Module, forward: ForwardContext) -> None:
+    """Set the current forward pass of a base model."""
     _CURRENT.forwards[base] = weakref.ref(forward)
 
 
 def current_forward(base: nn.Module) -> ForwardContext | None:
-    """The forward pass that a base model is in; None outside of one."""
+    """The current forward pass of a base model; None outside of a forward pass."""
     reference = _CURRENT.forwards.get(base)
     return None if reference is None else reference()
 
 
 @contextmanager
-def within(base: nn.Module, forward: ForwardContext | None) -> Iterator[None]:
-    """Make a forward pass the current one for the block."""
+def as_current_forward(base: nn.Module, forward: ForwardContext | None) -> Iterator[None]:
+    """Set the current forward pass of a base model during the block; None changes nothing."""
     before = current_forward(base)
     if forward is not None:
-        announce(base, forward)
+        set_current_forward(base, forward)
     try:
         yield
     finally:
         if before is not None:
-            announce(base, before)
+            set_current_forward(base, before)
 
 
 class KeepsForward(nn.Module):
-    """Mixin of a model's layer: it can be computed again in a backward pass, where no forward pass is current."""
+    """Mixin for a model's layer, so that gradient checkpointing can recompute it outside of a forward pass."""
 
     prefix = "Kept"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As of `nn.Module`, with the `ForwardContext` among the arguments."""
+        """Call the module with the current `ForwardContext` among the arguments, which a checkpoint stores."""
         return super().__call__(*args, **{KEYWORD: current_forward(self._base), **kwargs})
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The layer's own forward, during which its `ForwardContext` is the current one."""
-        with within(self._base, kwargs.pop(KEYWORD, None)):
+        """Run the layer's own forward with the `ForwardContext` of the arguments as the current one."""
+        with as_current_forward(self._base, kwargs.pop(KEYWORD, None)):
             return super().forward(*args, **kwargs)
 
     @property

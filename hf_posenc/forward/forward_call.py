@@ -1,7 +1,7 @@
 """`ForwardCall`: one call of a patched base model, parsed once from the caller's arguments.
 
-Each stage of `hf_posenc.forward.forward_hook` takes a `ForwardCall` and returns the next one. No stage writes into the
-caller's arguments; `host_keywords` says at the end what the host's own forward is called with.
+Each stage of `hf_posenc.forward.forward_hook` takes a `ForwardCall` and returns the next one. No stage changes the
+caller's arguments. At the end, `host_keywords` makes the arguments of the host's own forward.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from hf_posenc.schemes.base import Scheme
 
 @dataclass(frozen=True)
 class ForwardCall:
-    """A call of a base model, as the caller made it or as a stage returned it.
+    """Arguments of one call of a base model, as the caller passed them or as a stage returned them.
 
     Attributes:
         base: the patched base model.
         schemes: the different schemes of its layers.
-        keywords: what the caller passed, by name, without the KV cache.
+        keywords: the caller's arguments by name, without the KV cache.
         tokens: ids ``[batch, query]`` or embeddings ``[batch, query, width]``.
-        mask: the attention mask; the widest of ``masks_by_kind``.
-        masks_by_kind: a mask for each kind of layer, made by `generate` or a model around this one; else None.
-        cache: the KV cache, of an encoder-decoder the pair; a paged one stays among the keywords.
-        use_cache: whether the tokens are to be cached; None where the configuration says so.
-        paged: whether the call is one of continuous batching.
-        position_ids: of the new tokens, ``[batch or 1, query]``; None where they count on from the cache.
+        mask: the attention mask; the widest one if there is one for each kind of layer.
+        masks_by_kind: the mask for each kind of layer, if `generate` or an outer model made them; else None.
+        cache: the KV cache; the pair of caches for an encoder-decoder. A paged cache stays among the keywords.
+        use_cache: whether to cache the tokens; None if the configuration decides.
+        paged: whether the call belongs to continuous batching.
+        position_ids: positions of the new tokens, ``[batch or 1, query]``; None if they count on from the cache.
         coordinates: positions on several axes, ``[batch or 1, query, axes]``.
-        padding: the 2-D mask as bool, ``[batch, key]``, true at real tokens; None where nothing is padded.
+        padding: the 2-D mask as bool, ``[batch, key]``, true at real tokens; None without padding.
         unmasked: whether no mask hides anything.
-        numbered: whether the caller passed ``position_ids`` of one axis.
+        numbered_by_caller: whether the caller passed ``position_ids`` of one axis.
         from_zero: whether the caller's positions count from 0, in a model that numbers its first token otherwise.
-        texts: number of the text of every token, ``[batch or 1, query]``, that masks have to keep apart; else None.
-        text_keys: number of keys of each token's text, ``[batch or 1, query]``, in rows of an encoder; else None.
-        moved: positions as the scheme changes them, ``[batch or 1, query]``; None where it does not.
+        texts: number of each token's text, ``[batch or 1, query]``, if masks must separate packed texts; else None.
+        text_keys: number of keys in each token's text, ``[batch or 1, query]``, for packed encoder rows; else None.
+        moved: positions that the scheme changed, ``[batch or 1, query]``; None if it changed none.
     """
 
     base: nn.Module
@@ -60,7 +60,7 @@ class ForwardCall:
     coordinates: Tensor | None = None
     padding: Tensor | None = None
     unmasked: bool = True
-    numbered: bool = False
+    numbered_by_caller: bool = False
     from_zero: bool | Tensor | None = None
     texts: Tensor | None = None
     text_keys: Tensor | None = None
@@ -88,28 +88,30 @@ class ForwardCall:
 
     @property
     def past(self) -> int | Tensor:
-        """Tokens in the cache; a static cache counts in a tensor."""
+        """Number of tokens in the cache; a tensor for a static cache."""
         cache = self.own_cache
         return 0 if cache is None else cache.get_seq_length()
 
     @property
     def new_positions(self) -> Tensor | None:
-        """Positions of the new tokens as the scheme changes them; None where they count on from the cache."""
+        """Positions of the new tokens, moved by the scheme; None if they count on from the cache."""
         return self.position_ids if self.moved is None else self.moved
 
     @property
     def positions(self) -> Tensor:
         """Positions of the new tokens, ``[batch or 1, query]``; by default they count on from the cache."""
-        known = self.new_positions
-        return torch.arange(self.length, device=self.tokens.device)[None] + self.past if known is None else known
+        if self.new_positions is not None:
+            return self.new_positions
+        return torch.arange(self.length, device=self.tokens.device)[None] + self.past
 
 
-def parsed(base: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> ForwardCall:
-    """The call that a base model was called with.
+def parse_call(base: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> ForwardCall:
+    """Parse the arguments of a base model into a `ForwardCall`.
 
     Raises:
-        InvalidInput: there are no tokens, ids that the model does not have, two caches, or a cache of an unknown kind.
-        TypeError: more arguments are given than the model takes, or one twice.
+        InvalidInput: there are no tokens, an id is outside the vocabulary, there are two caches, or the cache is no
+            `Cache`.
+        TypeError: there are more arguments than the model takes, or an argument is passed twice.
     """
     keywords = named_arguments(base, args, kwargs)
     schemes, cache = schemes_of_base(base), take_cache(keywords)
@@ -119,7 +121,7 @@ def parsed(base: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> ForwardCa
     ids, flattens = keywords.get("input_ids"), base.__dict__[ATTENTIONS][0].flattens_ids
     tokens = tokens_of_call(base, ids, keywords.get("inputs_embeds"), flattens=flattens)
     if tokens.ndim < getattr(ids, "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
-        mask = mask.flatten(0, 1)  # as the ids were
+        mask = mask.flatten(0, 1)  # as `tokens_of_call` flattens the ids
     return ForwardCall(
         base=base,
         schemes=schemes,
@@ -138,23 +140,23 @@ def named_arguments(base: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> 
     """All arguments of a call by name.
 
     Raises:
-        TypeError: more are given than the model takes, or one twice, as Python says of a call of the model itself.
+        TypeError: there are more arguments than the model takes, or an argument is passed twice; as Python would raise.
     """
     if not args:
         return dict(kwargs)
     kind, names = type(base).__name__, forward_parameters(type(base))
     if len(args) > len(names):
         raise TypeError(f"{kind}.forward() takes {len(names)} positional arguments but {len(args)} were given")
-    given = dict(zip(names, args, strict=False))
-    if twice := sorted(given.keys() & kwargs.keys()):
+    positional = dict(zip(names, args, strict=False))
+    if twice := sorted(positional.keys() & kwargs.keys()):
         raise TypeError(f"{kind}.forward() got multiple values for argument {twice[0]!r}")
-    return {**given, **kwargs}
+    return {**positional, **kwargs}
 
 
 def host_keywords(call: ForwardCall, forward: ForwardContext) -> dict[str, Any]:
-    """What the host's own forward is called with.
+    """Keyword arguments for the host's own forward.
 
-    Positions and token types that a model would read from buffers are given to it, as buffers end with its table.
+    They include positions and token types that the model would read from buffers: these end with its position table.
     """
     keywords = {**call.keywords, **cache_argument(type(call.base), call.cache), KEYWORD: forward}
     mask = call.mask if call.masks_by_kind is None else call.masks_by_kind
@@ -162,11 +164,11 @@ def host_keywords(call: ForwardCall, forward: ForwardContext) -> dict[str, Any]:
         if value is not keywords.get(name):
             keywords[name] = value
     first, types = call.base.__dict__.get(NUMBERED_FROM), keywords.get("token_type_ids")
-    if not call.numbered and types is not None and types.ndim > 2:  # with several types a token, models number by them
+    if not call.numbered_by_caller and types is not None and types.ndim > 2:  # TAPAS numbers tokens by their types
         keywords.pop("position_ids", None)
     elif first is not None:
         numbers = forward.positions + first
-        looked_up = call.base.__dict__.get(LOOKED_UP)  # models as old as that may ask for a row each
+        looked_up = call.base.__dict__.get(LOOKED_UP)  # these models may need a row for each sequence
         keywords["position_ids"] = numbers.expand(call.tokens.shape[0], -1) if looked_up else numbers
     if types is None and call.base.__dict__.get(TOKEN_TYPES):
         keywords["token_type_ids"] = torch.zeros(call.tokens.shape[:2], dtype=torch.long, device=call.tokens.device)

@@ -1,8 +1,8 @@
 """Forward pre-hook of the base model: check the call, prepare its KV cache, and hand a `ForwardContext` to every layer.
 
-The hook sees what attention modules do not: the caller's 2-D mask, positions with gaps or several axes, and the cache
-while it is empty. Each stage takes a `ForwardCall` and returns the next. Their order matters: positions are read with
-the padding, texts in a row with the positions, and the cache is made once it is known that texts are not to be cached.
+The hook sees arguments that attention modules do not: the caller's 2-D mask, positions with gaps or several axes, and
+the cache while it is empty. Each stage takes a `ForwardCall` and returns the next one. The order of the stages matters:
+positions depend on the padding, packed texts on the positions, and packed texts decide whether a cache is made.
 """
 
 from __future__ import annotations
@@ -13,51 +13,55 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.cache.key_positions import CachedPositions, reads_keys
-from hf_posenc.cache.prepare import prepare_cache, record_positions
-from hf_posenc.cache.provenance import ENTRY, check_own_keys, self_attention_cache
+from hf_posenc.cache.eviction import check_ascending
+from hf_posenc.cache.key_positions import CachedPositions, reads_keys, record_positions
+from hf_posenc.cache.prepare import prepare_cache
+from hf_posenc.cache.provenance import ENTRY, check_recorded_keys, self_attention_cache
 from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NeedsWholeText
-from hf_posenc.forward.attention_masks import check_held_keys, check_later_keys, check_mask, padded
-from hf_posenc.forward.current_forward import LOOKED_UP, announce, counts_columns
+from hf_posenc.forward.attention_masks import check_dropped_keys, check_later_keys, check_mask, with_padding
+from hf_posenc.forward.current_forward import LOOKED_UP, counts_columns, set_current_forward
 from hf_posenc.forward.engine_backend import context_parallel_active, refuse_context_parallel
-from hf_posenc.forward.forward_call import ForwardCall, host_keywords, parsed
+from hf_posenc.forward.forward_call import ForwardCall, host_keywords, parse_call
 from hf_posenc.forward.host_calls import paged_cache
 from hf_posenc.forward.paged_support import check_continuous_batch, mark_pages
-from hf_posenc.forward.position_ids import FROM_ZERO, numbered, on_axes
+from hf_posenc.forward.position_ids import COUNTS_FROM_ZERO, with_coordinates, with_positions
 from hf_posenc.forward.positions import ForwardContext, in_steps_of_one
-from hf_posenc.forward.texts_in_rows import divided
+from hf_posenc.forward.texts_in_rows import with_packed_texts
 from hf_posenc.forward.validate_inputs import check_call, check_position_ids
 from hf_posenc.schemes.base import Scheme, implements
 
 
 def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Forward pre-hook of the base model: its stages, one after the other.
+    """Forward pre-hook of the base model: run the stages of a call, and return the host's arguments.
 
     Raises:
-        InvalidInput: no tokens; ids, positions or mask values that cannot be; a row of padding alone; or a cache that
+        InvalidInput: there are no tokens, an id, position or mask value is invalid, a row is all padding, or the cache
             does not fit.
-        MaskMismatch: a mask has not the shape of the tokens it should mask.
-        NeedsWholeText: a text is to be continued whose positions would all change.
+        MaskMismatch: the shape of the mask does not match the tokens.
+        NeedsWholeText: the call continues a text whose positions would all change.
     """
-    call = validated(parsed(module, args, kwargs))
-    call = numbered(padded(on_axes(call)))
-    call = moved(divided(call))
-    call = cached(call)
-    forward = context_of_call(call, recorded(call))
+    call = validate_call(parse_call(module, args, kwargs))
+    call = with_coordinates(call)
+    call = with_padding(call)
+    call = with_positions(call)
+    call = with_packed_texts(call)
+    call = with_moved_positions(call)
+    call = with_cache(call)
+    forward = forward_context(call, record_key_positions(call))
     if module.__dict__.get(LOOKED_UP) or (counts_columns(module) and not is_traced()):
-        announce(module, forward)
+        set_current_forward(module, forward)
     return (), host_keywords(call, forward)
 
 
-def validated(call: ForwardCall) -> ForwardCall:
-    """The same call, once nothing in it is wrong.
+def validate_call(call: ForwardCall) -> ForwardCall:
+    """Check the arguments of a call, and return it unchanged.
 
     Raises:
-        InvalidInput: positions or mask values cannot be.
-        MaskMismatch: the mask has not the shape of the tokens it should mask.
-        UnknownKeyword: a keyword may change attention, and is not read.
+        InvalidInput: a position or mask value is invalid.
+        MaskMismatch: the shape of the mask does not match the tokens.
+        UnknownKeyword: a keyword may change attention, but is not supported.
     """
     cache = call.own_cache
     if not call.paged:
@@ -69,17 +73,17 @@ def validated(call: ForwardCall) -> ForwardCall:
     elif call.mask is not None:
         check_mask(call.mask, call.tokens, call.schemes[0].geometry.heads, cache)
         if call.masks_by_kind is None:
-            check_held_keys(call.mask, call.length, cache)
+            check_dropped_keys(call.mask, call.length, cache)
             for scheme in call.schemes if call.causal and isinstance(call.mask, Tensor) else ():
                 check_later_keys(call.mask, call.length, scheme, cache)
     return call
 
 
-def moved(call: ForwardCall) -> ForwardCall:
-    """The call with positions as its scheme moves them; the host gets them, too, where it looks up a table by them.
+def with_moved_positions(call: ForwardCall) -> ForwardCall:
+    """The call with the positions that its scheme moves. A host with a position table gets the moved positions, too.
 
     Raises:
-        NeedsWholeText: tokens are cached whose positions would change.
+        NeedsWholeText: the positions of cached tokens would change.
     """
     scheme = call.schemes[0]
     if not moves_positions(scheme):
@@ -89,8 +93,8 @@ def moved(call: ForwardCall) -> ForwardCall:
     changes = after is not before or scheme.needs_whole_text
     if changes and not is_traced() and int(past) > 0:  # a static cache counts in a tensor
         raise NeedsWholeText(
-            f"Scheme {scheme.shown_name!r} gives positions by the length of the text, and {int(past)} tokens "
-            "were cached at another length. Pass use_cache=False, or options that do not depend on the length."
+            f"Positions of scheme {scheme.shown_name!r} depend on the length of the text, and {int(past)} tokens were "
+            "cached at another length. Pass use_cache=False, or options that do not depend on the length."
         )
     if after is before:
         return call
@@ -99,18 +103,18 @@ def moved(call: ForwardCall) -> ForwardCall:
     if scheme.geometry.table is None:
         return replace(call, moved=after)
     mask = call.mask
-    if mask is None:  # without one, transformers takes the gaps of moved positions for packed texts
+    if mask is None:  # without a mask, transformers reads gaps in positions as borders of packed texts
         mask = torch.ones(before.shape, dtype=torch.long, device=before.device).expand(call.tokens.shape[0], -1)
     return replace(call, moved=after, position_ids=after, mask=mask)
 
 
 def moves_positions(scheme: Scheme) -> bool:
-    """Whether a scheme may change where tokens stand."""
+    """Whether a scheme may change the positions of tokens."""
     return implements(scheme, "reposition") or implements(scheme, "needs_whole_text")
 
 
-def cached(call: ForwardCall) -> ForwardCall:
-    """The call with its KV cache, checked and marked; made where the caller passed none.
+def with_cache(call: ForwardCall) -> ForwardCall:
+    """The call with its KV cache, checked and marked. The cache is made here if the caller passed none.
 
     Raises:
         InvalidInput: the cache does not fit the call, or holds keys of another scheme.
@@ -130,27 +134,31 @@ def cached(call: ForwardCall) -> ForwardCall:
     )
     own = self_attention_cache(cache)
     if own is not None and isinstance(call.from_zero, bool):
-        setattr(own, FROM_ZERO, call.from_zero)
+        setattr(own, COUNTS_FROM_ZERO, call.from_zero)
     if any(scheme.caches_one_key for scheme in call.schemes):
-        check_own_keys(own)
+        check_recorded_keys(own)
     return call if cache is call.cache else replace(call, cache=cache)
 
 
-def recorded(call: ForwardCall) -> CachedPositions | None:
-    """Positions of all keys, recorded in the cache of the call; None without one, or where no layer reads them."""
-    own = call.own_cache
-    if own is None or not any(map(reads_keys, call.schemes)):
+def record_key_positions(call: ForwardCall) -> CachedPositions | None:
+    """Record the new positions in the cache, and return all key positions; None without a cache or a reader."""
+    cache, padding = call.own_cache, call.padding
+    if cache is None or not any(map(reads_keys, call.schemes)):
         return None
-    return record_positions(own, call.tokens, call.new_positions, call.padding)
+    keys = record_positions(cache, call.positions, padding, counted=call.new_positions is None)
+    if keys.positions is not None:
+        check_ascending(cache, keys.positions, call.length, padding)
+    return keys
 
 
-def context_of_call(call: ForwardCall, keys: CachedPositions | None) -> ForwardContext:
-    """What every attention module is told of the call."""
+def forward_context(call: ForwardCall, keys: CachedPositions | None) -> ForwardContext:
+    """Context of the call for all attention modules."""
     contiguous = call.unmasked and not call.paged and call.moved is None
-    if contiguous and call.numbered:
-        contiguous = in_steps_of_one(call.position_ids)  # type: ignore[arg-type]  # they are given
-    own = call.position_ids is None if keys is None else keys.run == 0  # `generate` passes the model's own numbers
-    counted = contiguous and own and call.coordinates is None and not is_traced()
+    if contiguous and call.numbered_by_caller:
+        contiguous = in_steps_of_one(call.position_ids)  # type: ignore[arg-type]  # set by the caller
+    # `generate` passes the positions that the model would count itself.
+    counts_from_0 = call.position_ids is None if keys is None else keys.run_start == 0
+    counted = contiguous and counts_from_0 and call.coordinates is None and not is_traced()
     weights = call.keywords.get("output_attentions", getattr(call.base.config, "output_attentions", False))
     return ForwardContext(
         padding=call.padding,

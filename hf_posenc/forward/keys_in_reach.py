@@ -1,7 +1,7 @@
-"""The keys that a layer attends to, and a mask for them: its cache may have dropped some, or have room for more.
+"""Attention mask for the keys that a layer attends to, if its cache has dropped keys or has unwritten places.
 
-transformers makes one mask for all layers of a kind. It does not fit a layer whose cache has gaps
-(`hf_posenc.cache.eviction`), nor one that keeps all keys beside such layers: masks of these are made here.
+transformers makes one mask for all layers of a kind. This mask does not fit a layer that evicts keys
+(`hf_posenc.cache.eviction`), nor a layer that keeps all keys while others evict. Their masks are made here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hf_posenc.cache.eviction import EVICTS, EvictingLayer, layer_of
-from hf_posenc.cache.key_layout import grows, held_layer
+from hf_posenc.cache.eviction import EVICTS, EvictingLayer, evicting_layer
+from hf_posenc.cache.key_layout import is_growing, layer_at
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
@@ -32,71 +32,71 @@ def mask_in_reach(
     forward: ForwardContext,
     backend: str,
 ) -> tuple[Any, PositionContext]:
-    """A mask for the keys that a layer can attend to, None where causality says it all; and the positions of these."""
+    """Mask and positions of the keys that a layer can attend to; the mask is None if causality alone hides keys."""
     index, length, keys = layer.layer_idx, ctx.query_positions.shape[1], ctx.key_positions.shape[1]
-    if mask is not None and backend == "sdpa" and hides_later_alone(cache, layer, forward):
+    if mask is not None and backend == "sdpa" and is_causal_alone(cache, layer, forward):
         mask = None
     if mask is None and ctx.causal and 1 < length < keys:
-        # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
+        # Prefill of an empty static cache: transformers passes no mask, and places after the queries are unwritten.
         ctx = replace(ctx, key_positions=ctx.key_positions[:, :length])
     if forward.own_mask:
-        return mask_of_held(mask, cache, index, length), ctx
+        return columns_of_held_keys(mask, cache, index, length), ctx
     if mask is not None:
-        of_others = isinstance(mask, Tensor) and 1 < mask.shape[-1] < keys  # of layers that dropped some
+        misfits = isinstance(mask, Tensor) and 1 < mask.shape[-1] < keys  # made for layers that dropped keys
     else:
-        of_others = cache is not None and EVICTS in cache.__dict__ and reach_is_hidden(layer, keys, cache)
-    evicting = None if ctx.contiguous else layer_of(cache, index)
-    if (evicting is not None and evicting.gaps) or of_others:
-        return mask_of_gaps(ctx, columns_in_reach(ctx, cache, index), layer, backend), ctx
+        misfits = cache is not None and EVICTS in cache.__dict__ and keeps_unseen_keys(layer, keys, cache)
+    evicting = None if ctx.contiguous else evicting_layer(cache, index)
+    if (evicting is not None and evicting.gaps) or misfits:
+        return visible_keys(ctx, columns_in_reach(ctx, cache, index), layer, backend), ctx
     return mask, ctx
 
 
-def hides_later_alone(cache: Cache | None, layer: PatchedLayer, forward: ForwardContext) -> bool:
-    """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none.
+def is_causal_alone(cache: Cache | None, layer: PatchedLayer, forward: ForwardContext) -> bool:
+    """Whether a mask hides later keys alone, known without reading it.
 
-    It hides more in a layer that does not see all keys, and the values of a trace do not tell.
+    While tracing, transformers makes such a mask for calls that need none. Masks of windows and chunks hide more.
     """
     if not forward.contiguous or not is_traced() or layer.window is not None or layer.chunk is not None:
         return False
     index = layer.layer_idx
-    return cache is None or (grows(cache, index) and cache.get_seq_length(index) == 0)
+    return cache is None or (is_growing(cache, index) and cache.get_seq_length(index) == 0)
 
 
-def mask_of_held(mask: Tensor | None, cache: Cache | None, layer: int | None, length: int) -> Tensor | None:
+def columns_of_held_keys(mask: Tensor | None, cache: Cache | None, layer: int | None, length: int) -> Tensor | None:
     """Columns of a caller's mask ``[batch or 1, heads or 1, query, token]`` for the keys that a layer still holds.
 
     Args:
-        mask: over all tokens of the text, or over the keys of this layer alone.
-        cache: before it takes the new tokens.
+        mask: covers all tokens of the text, or the keys of this layer alone.
+        cache: KV cache before it takes the new tokens.
         layer: index of the layer in the cache.
         length: number of new tokens.
     """
-    found = held_layer(cache, layer)
-    if mask is None or found is None:
+    cache_layer = layer_at(cache, layer)
+    if mask is None or cache_layer is None:
         return mask
-    if isinstance(found, EvictingLayer):
-        return mask[..., found.columns(length, mask.device)] if found.gaps else mask
-    keys = found.get_mask_sizes(length)[0] if found.is_sliding else mask.shape[-1]
-    return mask[..., :keys]  # a static layer has a place for each token of its window, until it drops one
+    if isinstance(cache_layer, EvictingLayer):
+        return mask[..., cache_layer.columns(length, mask.device)] if cache_layer.gaps else mask
+    keys = cache_layer.get_mask_sizes(length)[0] if cache_layer.is_sliding else mask.shape[-1]
+    return mask[..., :keys]  # a static layer has a place for each token of its window until it drops a key
 
 
-def reach_is_hidden(layer: PatchedLayer, keys: int, cache: Cache) -> bool:
-    """Whether a layer kept keys that it does not see, where others dropped theirs: masks are made for those."""
-    dropped = any(isinstance(held, EvictingLayer) and held.gaps for held in cache.layers)
+def keeps_unseen_keys(layer: PatchedLayer, keys: int, cache: Cache) -> bool:
+    """Whether a layer kept keys outside its window or chunk while others dropped keys, for which masks are made."""
+    dropped = any(isinstance(other, EvictingLayer) and other.gaps for other in cache.layers)
     return dropped and (layer.chunk is not None or (layer.window is not None and keys > layer.window))
 
 
-def mask_of_gaps(ctx: PositionContext, columns: Tensor, layer: PatchedLayer, backend: str) -> Tensor | None:
-    """Visible keys, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
+def visible_keys(ctx: PositionContext, columns: Tensor, layer: PatchedLayer, backend: str) -> Tensor | None:
+    """Mask of visible keys, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
 
     Args:
         ctx: positions of the queries and of the keys in reach.
-        columns: indices of these keys in the text, ``[key]``; the queries are the last of them.
-        layer: what it sees of its own.
-        backend: attention implementation in use.
+        columns: indices of these keys in the text, ``[key]``; the last ones are the queries.
+        layer: attention module, with its window or chunk.
+        backend: name of the attention implementation.
 
     Raises:
-        BackendCannotCarry: the backend has masks of its own kind.
+        BackendCannotCarry: the backend does not accept such a mask.
     """
     length = ctx.query_positions.shape[1]
     if length == 1 and ctx.real_keys is None and layer.window is None and layer.chunk is None:
@@ -111,21 +111,24 @@ def mask_of_gaps(ctx: PositionContext, columns: Tensor, layer: PatchedLayer, bac
         seen = seen & (columns[-length:, None] - columns < layer.window)
     if layer.chunk is not None:
         places = (columns[None, -length:], columns[None])
-        here, there = places if ctx.real_keys is None else (ctx.query_positions, ctx.key_positions)  # without padding
-        seen = seen & (here[:, :, None] // layer.chunk == there[:, None, :] // layer.chunk)
+        # Chunks count real tokens.
+        queries, keys = places if ctx.real_keys is None else (ctx.query_positions, ctx.key_positions)
+        seen = seen & (queries[:, :, None] // layer.chunk == keys[:, None, :] // layer.chunk)
     return (seen if ctx.real_keys is None else seen & ctx.real_keys[:, None, :])[:, None]
 
 
 def columns_in_reach(ctx: PositionContext, cache: Cache | None, layer: int | None) -> Tensor:
-    """Indices in the text of the keys that a layer attends to, ``[key]``; its cache does not have the new ones yet."""
-    evicting = layer_of(cache, layer)
+    """Indices in the text of the keys that a layer attends to, ``[key]``, before its cache takes the new keys."""
+    evicting = evicting_layer(cache, layer)
     if evicting is not None:
         return evicting.columns(ctx.query_positions.shape[1], ctx.device)
     return torch.arange(ctx.key_positions.shape[1], device=ctx.device)
 
 
-def written_alone(mask: Tensor | None, ctx: PositionContext, written: int) -> tuple[Tensor | None, PositionContext]:
-    """The mask and positions of the first ``written`` keys, without the empty places of a cache of fixed size."""
+def without_unwritten_keys(
+    mask: Tensor | None, ctx: PositionContext, written: int
+) -> tuple[Tensor | None, PositionContext]:
+    """Mask and positions of the first ``written`` keys, without the empty places of a static cache."""
     ctx = replace(ctx, key_positions=ctx.key_positions[:, :written])
     seen = None if mask is None else mask[..., :written]
     if seen is None or (seen.shape[-2] == 1 and bool(seen.all() if seen.dtype == torch.bool else not seen.any())):

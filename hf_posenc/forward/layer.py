@@ -1,4 +1,4 @@
-"""What is known of a patched attention module by itself: its scheme, its model's settings, and which keys it sees."""
+"""Properties of a patched attention module: its scheme, its model's settings, and the keys that it sees."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ OWNER = "posenc_owner"  # of an attention module: its base model
 
 
 class PatchedLayer(nn.Module):
-    """Base of the mixin of patched attention modules, with what plans of calls and continuous batches read.
+    """Base of `PatchedAttention` with the properties that call plans and continuous batches read.
 
     Class attributes:
         host_eager: the host's own eager attention function.
-        heeded_keywords: what the host's own forward passes to its attention function and the engine computes as well.
-        score_factor: name of the attribute that is the factor of q · k.
-        dropout_name: name of the attribute that drops attention weights, a module or a probability.
-        flattens_ids: whether the base model takes ids with more axes, such as ``[batch, choice, token]``, as rows.
-        batches_continuously: whether the model hands its attention what continuous batching hands to the model.
+        heeded_keywords: keywords that the host passes to its attention function and that the engine supports.
+        score_factor: name of the attribute with the factor of q · k.
+        dropout_name: name of the attribute with the dropout of attention weights, a module or a probability.
+        flattens_ids: whether the base model reads ids with more axes, such as ``[batch, choice, token]``, as rows.
+        batches_continuously: whether the model passes the keywords of continuous batching on to its attention.
     """
 
     layer_idx: int | None
@@ -40,8 +40,8 @@ class PatchedLayer(nn.Module):
 
     @property
     def scheme(self) -> Scheme:
-        """The layer's own scheme, or the one its model shares."""
-        own: Any = self._modules.get("posenc")  # of a dictionary: `nn.Module.__getattr__` takes as long as a kernel
+        """The layer's own scheme, or the scheme that all layers share."""
+        own: Any = self._modules.get("posenc")  # not by attribute: `nn.Module.__getattr__` takes as long as a kernel
         return self.__dict__[OWNER]._modules["posenc"] if own is None else own
 
     @property
@@ -51,16 +51,16 @@ class PatchedLayer(nn.Module):
 
     @property
     def window(self) -> int | None:
-        """Keys that a query of this layer sees at most; None for all before it."""
+        """Largest number of keys that a query of this layer sees; None for all earlier keys."""
         return None
 
     @property
     def chunk(self) -> int | None:
-        """Length of the parts of a text that see nothing of each other in this layer; None for one."""
+        """Length of the chunks that this layer attends within (Llama 4); None for the whole text."""
         return None
 
     @property
     def live_dropout(self) -> float:
-        """Probability of dropping an attention weight now; 0 outside training."""
-        own: Any = getattr(self, self.dropout_name)
-        return float(getattr(own, "p", own)) if self.training else 0.0  # of a module, or the number itself
+        """Probability of dropping an attention weight; 0 outside training."""
+        dropout: Any = getattr(self, self.dropout_name)
+        return float(getattr(dropout, "p", dropout)) if self.training else 0.0

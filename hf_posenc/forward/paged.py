@@ -1,15 +1,15 @@
 """Continuous batching: attention over transformers' paged KV cache, one request at a time.
 
-`generate_batch` packs the new tokens of many requests into one row ``[1, token]``. The keys and values of all requests
-lie in one paged cache, which attention modules get as ``cache``; cumulative lengths say which rows, and
-which of the keys read back, belong to which request. A request's positions run from 0 on.
+`generate_batch` packs the new tokens of many requests into one row ``[1, token]``. One paged cache holds the keys and
+values of all requests; attention modules get it as ``cache``. Cumulative lengths tell which tokens of the row, and
+which of the returned keys, belong to which request. The positions of each request count from 0.
 
-Keys are cached as projected and rotated when they are read, because a page has room for one key a token: regions with
-rotations of their own (ReRoPE, dual chunk attention) and rotations that change with the length need several. What
-cannot be derived from a token's own key and position (FoX's gates) has no room at all and is refused.
+A page has room for one key per token, but regions with their own rotations (ReRoPE, dual chunk attention) and
+length-dependent rotations need several. So keys are cached as projected, and rotated when they are read. Values that
+do not follow from a token's own key and position (FoX's gates) have no room, and such schemes are refused.
 
-Schemes that only rotate or scale are computed by the host's own attention function, which reads the paged cache itself
-or, from transformers 5.24 on, gets what was read (`for_host`).
+The host's own attention function computes schemes that only rotate or scale. It reads the paged cache itself; from
+transformers 5.24 on, it gets the keys and values (`host_keys_and_values`).
 """
 
 from __future__ import annotations
@@ -42,35 +42,36 @@ class PagedRequest:
 
     Attributes:
         rows: its new tokens in the row.
-        keys: its keys among those the cache returns, the new ones last.
+        keys: its keys among the keys that the cache returns; the new ones are last.
         start: position of its first new token.
-        memo, memo_of_keys: values shared by the layers, of the new tokens and of all its tokens.
+        memo, key_memo: values that the layers share, for its new tokens and for all its tokens.
     """
 
     rows: slice
     keys: slice
     start: int
     memo: dict[Hashable, object] = field(default_factory=dict)
-    memo_of_keys: dict[Hashable, object] = field(default_factory=dict)
+    key_memo: dict[Hashable, object] = field(default_factory=dict)
 
 
 @torch.compiler.disable
 def attend(
     layer: PatchedLayer, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, host: dict[str, Any]
 ) -> tuple[Tensor, None]:
-    """Mix values by position-aware attention, each request by itself.
+    """Compute attention of every request separately.
 
     Args:
         layer: the attention module.
-        q: ``[1, heads, token, head_dim]`` of all requests, not rotated; ``k`` and ``v`` likewise.
-        ctx: positions of the packed row, and what the layer reads.
-        host: the layer's keywords, with those of continuous batching.
+        q: unrotated queries of all requests, ``[1, heads, token, head_dim]``.
+        k: their unrotated keys, ``[1, kv_heads, token, head_dim]``; ``v`` are their values.
+        ctx: positions of the packed row, with the values of this layer.
+        host: the layer's keywords, including the keywords of continuous batching.
 
     Returns:
-        Mixed values ``[1, token, heads, head_dim]``, zeros at padding; weights are not kept.
+        Mixed values ``[1, token, heads, head_dim]``, zeros at padding; no attention weights.
 
     Raises:
-        BackendCannotCarry: attention weights are asked for, or a CUDA graph is being captured.
+        BackendCannotCarry: attention weights are requested, or a CUDA graph is being captured.
         InvalidInput: a request's tokens do not follow its cached ones.
     """
     if host.get("output_attentions"):
@@ -79,25 +80,24 @@ def attend(
         )
     scheme = layer.scheme
     requests = ctx.once("requests", lambda: requests_of(scheme, ctx.query_positions, host))
-    keys, values = write_and_read(host, k, v, layer.layer_idx)
+    keys, values = update_pages(host, k, v, layer.layer_idx)
     q, keys = scheme.prepare(q, keys)
     mixed = q.new_zeros(*q.shape[:3], values.shape[-1])
     for request in requests:
-        of_request = _call_of(layer, q, keys, values, ctx, request)
-        mixed[:, :, request.rows] = dispatch.attend(of_request)
+        mixed[:, :, request.rows] = dispatch.attend(_request_call(layer, q, keys, values, ctx, request))
     return mixed.transpose(1, 2), None
 
 
 def requests_of(scheme: Scheme, positions: Tensor, host: Mapping[str, Any]) -> list[PagedRequest]:
-    """The requests of a packed row, without those that are padding. Waits for the device once a forward pass.
+    """The requests of a packed row, without padding. Waits for the device once per forward pass.
 
     Args:
         scheme: named in the error.
         positions: of the packed tokens, ``[1, token]``.
-        host: the layer's keywords, with those of continuous batching.
+        host: the layer's keywords, including the keywords of continuous batching.
 
     Raises:
-        BackendCannotCarry: a CUDA graph is being captured, which would replay the lengths of this batch.
+        BackendCannotCarry: a CUDA graph is being captured; it would replay the lengths of this batch.
         InvalidInput: a request's tokens do not follow its cached ones.
     """
     if is_captured(positions):
@@ -108,7 +108,7 @@ def requests_of(scheme: Scheme, positions: Tensor, host: Mapping[str, Any]) -> l
     borders = (rows[:-1], rows[1:], keys[:-1], keys[1:], starts)
     requests = []
     for row, row_end, key, key_end, start in torch.stack([border.long() for border in borders], dim=1).tolist():
-        if row == row_end or key == key_end:  # there to give batches one size
+        if row == row_end or key == key_end:  # padding to a fixed batch size
             continue
         if start != (key_end - key) - (row_end - row):
             raise InvalidInput(
@@ -119,39 +119,40 @@ def requests_of(scheme: Scheme, positions: Tensor, host: Mapping[str, Any]) -> l
     return requests
 
 
-def write_and_read(host: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
-    """Write new keys and values ``[1, kv_heads, token, head_dim]``; all keys and values of the requests, packed."""
+def update_pages(host: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
+    """Write new keys and values ``[1, kv_heads, token, head_dim]``, and return the packed ones of all requests."""
     cache = host["cache"]
-    if "kwargs" in inspect.signature(cache.update).parameters:  # which it changes
+    if "kwargs" in inspect.signature(cache.update).parameters:  # `update` changes them
         return cache.update(key_states=k, value_states=v, layer_idx=layer, kwargs=dict(host))
-    where = {name: host[name] for name in ("read_index", "write_index")}  # transformers 5.4
-    keys, values = cache.update(key_states=k, value_states=v, layer_idx=layer, **where)
+    indices = {name: host[name] for name in ("read_index", "write_index")}  # transformers 5.4
+    keys, values = cache.update(key_states=k, value_states=v, layer_idx=layer, **indices)
     return keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
 
 
-def for_host(host: dict[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
-    """Keys and values as the host's own attention function takes them beside a paged cache.
+def host_keys_and_values(host: dict[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
+    """Keys and values in the layout that the host's own attention function expects with a paged cache.
 
-    All of the requests, where attention modules write to the pages; else the new ones, which the function writes.
+    Returns the keys and values of all requests if attention modules write to the pages. Otherwise it returns the new
+    ones, and the attention function writes them.
     """
     if not MODULES_FILL_PAGES:
         return k, v
     return host.pop("cache").update(key_states=k, value_states=v, layer_idx=layer, kwargs=host)
 
 
-def _call_of(
+def _request_call(
     layer: PatchedLayer, q: Tensor, keys: Tensor, values: Tensor, ctx: PositionContext, request: PagedRequest
 ) -> AttentionCall:
-    """The attention of one request, as the engine takes it."""
+    """Call of the engine for one request."""
     scheme, rows = layer.scheme, request.rows
     q, keys, values = q[:, :, rows], keys[:, :, request.keys], values[:, :, request.keys]
-    places = torch.arange(keys.shape[2], device=q.device)[None]
-    here = replace(
-        ctx, query_positions=places[:, request.start :], key_positions=places, contiguous=True, real_keys=None,
+    positions = torch.arange(keys.shape[2], device=q.device)[None]
+    query_ctx = replace(
+        ctx, query_positions=positions[:, request.start :], key_positions=positions, contiguous=True, real_keys=None,
         memo=request.memo, first=request.start, hidden=None if ctx.hidden is None else ctx.hidden[:, rows],
     )  # fmt: skip
-    whole = replace(here, query_positions=places, memo=request.memo_of_keys, first=0, hidden=None)
-    queries, copies, values = rotated(scheme, q, keys, values, here, whole)
-    queries, terms = scaled(queries, scheme.terms(here))
+    key_ctx = replace(query_ctx, query_positions=positions, memo=request.key_memo, first=0, hidden=None)
+    queries, copies, values = rotated(scheme, q, keys, values, query_ctx, key_ctx)
+    queries, terms = scaled(queries, scheme.terms(query_ctx))
     copies, scaling = copies_of(copies, terms.regions), getattr(layer, layer.score_factor)
-    return AttentionCall(queries, copies, values, terms, here, None, scaling, layer.live_dropout)
+    return AttentionCall(queries, copies, values, terms, query_ctx, None, scaling, layer.live_dropout)

@@ -1,12 +1,11 @@
-"""What a caller's ``position_ids`` mean: positions on several axes, and numbers that do not begin at 0.
+"""Read a caller's ``position_ids``: positions on several axes, and numbers that do not begin at 0.
 
-`on_axes` takes positions on several axes, as of images in Qwen2-VL (M-RoPE), out of a call.
+`with_coordinates` separates positions on several axes, such as image positions in Qwen2-VL (M-RoPE).
 
-`numbered` counts from 0, where models give their first token another number. RoBERTa and its relatives number tokens by
-the rows of their table: padding 1 (``first - 1``) and text 2, 3, 4 …, as do callers who know the model. Others count
-from 0, transformers' ``generate`` among them, by which the unpatched model reads rows that were not trained. A patched
-one takes either for the positions 0, 1, 2 … that are meant: no token of a text has a number below ``first``, unless it
-is counted from 0.
+`with_positions` converts ``position_ids`` to positions from 0. RoBERTa and its relatives number tokens by the rows of
+their table: padding is 1 (``first - 1``), text is 2, 3, 4 …. Some callers pass these numbers. Others, such as
+transformers' ``generate``, count from 0, and an unpatched model then reads untrained rows. A patched model accepts
+both: a number below ``first`` at a token of the text shows that the caller counts from 0.
 """
 
 from __future__ import annotations
@@ -20,91 +19,91 @@ from transformers import Cache
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput
-from hf_posenc.forward.attention_masks import counted_positions, of_new_tokens
+from hf_posenc.forward.attention_masks import columns_of_new_tokens, counted_positions
 from hf_posenc.forward.current_forward import NUMBERED_FROM
 from hf_posenc.forward.forward_call import ForwardCall
 from hf_posenc.forward.validate_inputs import positions_in_range
 from hf_posenc.schemes.base import Scheme, implements
 
 
-def on_axes(call: ForwardCall) -> ForwardCall:
+def with_coordinates(call: ForwardCall) -> ForwardCall:
     """The call with positions on several axes as ``coordinates [batch or 1, query, axes]``.
 
-    Rotations of one axis follow them as in the unpatched model, where that has several. Elsewhere those of text, the
-    same number on every axis, are positions of one axis.
+    If the unpatched model rotates along several axes, rotations of one axis follow them, too. For other models,
+    positions that are the same on every axis, as in text, become positions on one axis.
 
     Raises:
-        InvalidInput: they differ, as in images and videos, and a rotation can follow one axis only.
+        InvalidInput: positions differ by axis, as in images and videos, and a rotation can follow one axis only.
     """
     positions = call.position_ids
     if positions is None or positions.ndim != 3:
         return call
     rotating = [scheme for scheme in call.schemes if scheme.rotation() is not None or scheme.row_rotation() is not None]
     if (axes := model_axes(rotating)) is not None and len(positions) in (axes, axes + 1):
-        own = positions[-axes:]  # transformers' ``generate`` puts the token's number before them
-        return replace(call, position_ids=None, coordinates=own.movedim(0, -1))
+        coordinates = positions[-axes:]  # transformers' ``generate`` puts the number of the token before these
+        return replace(call, position_ids=None, coordinates=coordinates.movedim(0, -1))
     one_axis = next((scheme for scheme in rotating if getattr(scheme.rotation(), "axes", None) is None), None)
-    if one_axis is not None and not is_traced():  # on a GPU, too: to wait is better than to lose an axis in silence
+    if one_axis is not None and not is_traced():  # even on a GPU: waiting is better than losing an axis silently
         return replace(call, position_ids=same_on_all_axes(positions, call.mask, one_axis))
     return replace(call, position_ids=None, coordinates=positions.movedim(0, -1))
 
 
 def model_axes(rotating: list[Scheme]) -> int | None:
-    """How many axes the unpatched model has, where all these rotations follow them as it does; else None."""
+    """Number of axes of the unpatched model, if all these rotations can follow its axes; else None."""
     for scheme in rotating:
-        rotation, own = scheme.rotation(), scheme.geometry.rotary
-        if rotation is None or own is None or not own.rotates_by_axes(rotation) or implements(scheme, "regions"):
+        rotation, host = scheme.rotation(), scheme.geometry.rotary
+        if rotation is None or host is None or not host.rotates_by_axes(rotation) or implements(scheme, "regions"):
             return None
-    own = rotating[0].geometry.rotary if rotating else None
-    return None if own is None or own.axes is None else 1 + max(own.axes)
+    host = rotating[0].geometry.rotary if rotating else None
+    return None if host is None or host.axes is None else 1 + max(host.axes)
 
 
 def same_on_all_axes(coordinates: Tensor, mask: Any, scheme: Scheme) -> Tensor:
-    """The number that real tokens have on every axis, ``[batch or 1, query]``.
+    """Positions ``[batch or 1, query]`` from coordinates that are the same on all axes.
 
     Args:
         coordinates: ``[axes, batch or 1, query]``.
-        mask: of the call; one of ``[batch, key]`` says which tokens are padding, where axes may differ.
-        scheme: that rotates along one axis, for the message.
+        mask: attention mask of the call. Padding in a mask ``[batch, key]`` may differ by axis.
+        scheme: rotates along one axis; named in the message.
 
     Raises:
-        InvalidInput: a token stands at another place on each axis.
+        InvalidInput: a real token has different positions on its axes.
     """
-    apart = (coordinates != coordinates[:1]).any(0)
+    differs = (coordinates != coordinates[:1]).any(0)
     if isinstance(mask, Tensor) and mask.ndim == 2:
-        apart = apart & mask[:, -apart.shape[-1] :].bool().to(apart.device)
-    if coordinates.is_floating_point() or bool(apart.any()):
+        differs = differs & mask[:, -differs.shape[-1] :].bool().to(differs.device)
+    if coordinates.is_floating_point() or bool(differs.any()):
         raise InvalidInput(
             f"position_ids place tokens on {len(coordinates)} axes, as in an image, and scheme {scheme.shown_name!r} "
-            "rotates along one. Patch with 'mrope', or with 'yarn' on a model that rotates along several itself; or "
-            "pass whole numbers [batch or 1, tokens]."
+            "rotates along one. Patch with 'mrope', or with 'yarn' on a model that itself rotates along several axes; "
+            "or pass whole numbers [batch or 1, tokens]."
         )
     return coordinates[0]
 
 
-FROM_ZERO = "posenc_counts_from_zero"  # attribute of a cache: whether the positions given with its tokens do
+COUNTS_FROM_ZERO = "posenc_counts_from_zero"  # attribute of a cache: whether callers numbered its tokens from 0
 
 
-def numbered(call: ForwardCall) -> ForwardCall:
-    """The call with the caller's positions in int64, from 0; without any, a padded call gets those of real tokens.
+def with_positions(call: ForwardCall) -> ForwardCall:
+    """The call with the caller's positions as int64 from 0. Without them, padded calls count their real tokens.
 
     Raises:
-        InvalidInput: a position is before the start of the text or beyond the largest.
+        InvalidInput: a position is before the start of the text, or beyond the largest position.
     """
     positions, padding, cache = call.position_ids, call.padding, call.own_cache
     if positions is None:
         return call if padding is None else replace(call, position_ids=counted_positions(padding, call.length, cache))
-    positions = positions.long()  # narrow integers wrap where they are subtracted
+    positions = positions.long()  # subtraction would overflow in narrow integers
     counted, first = None, call.base.__dict__.get(NUMBERED_FROM)
     if first:
         counted = counts_from_zero(positions, first, padding, _pads(call), cache)
         positions = from_zero(positions, first, counted, padding, cache)
     positions = positions_in_range(positions, padding)
-    return replace(call, position_ids=positions, numbered=True, from_zero=counted)
+    return replace(call, position_ids=positions, numbered_by_caller=True, from_zero=counted)
 
 
 def _pads(call: ForwardCall) -> Tensor | None:
-    """Where tokens of padding stand, ``[batch, query]``, as far as a call without a mask says."""
+    """Tokens with the id of padding, bool ``[batch, query]``, in a call without a mask; else None."""
     ids, pad = call.keywords.get("input_ids"), getattr(call.base.config, "pad_token_id", None)
     return ids == pad if ids is not None and pad is not None and call.mask is None else None
 
@@ -112,42 +111,42 @@ def _pads(call: ForwardCall) -> Tensor | None:
 def counts_from_zero(
     numbers: Tensor, first: int, padding: Tensor | None, pads: Tensor | None, cache: Cache | None
 ) -> bool | Tensor:
-    """Whether a caller's numbers count from 0, and not from the model's own ``first``; a tensor while tracing.
+    """Whether a caller's numbers count from 0 instead of from the model's own ``first``; a tensor while tracing.
 
-    The numbers that a cache was filled with say so, else one that is lower than ``first``. Behind tokens that the model
-    numbered itself, those that count on from 0 do.
+    The answer for the first tokens of a cache holds for later ones. Otherwise, a number below ``first`` means yes. So
+    do numbers that count on from 0 after tokens that the model numbered itself.
 
     Args:
         numbers: whole numbers, ``[batch or 1, query]``.
         first: the number that the model gives to its first token.
-        padding: ``[batch, key]``, true at real tokens, if anything is padded.
-        pads: ``[batch, query]``, true at tokens of padding, of a call without a mask.
-        cache: holds the keys before these tokens.
+        padding: ``[batch, key]``, true at real tokens; None without padding.
+        pads: ``[batch, query]``, true at tokens with the id of padding; None with a mask.
+        cache: KV cache with the keys before these tokens.
     """
-    known: bool | None = getattr(cache, FROM_ZERO, None)
+    known: bool | None = getattr(cache, COUNTS_FROM_ZERO, None)
     past: Any = 0 if cache is None else cache.get_seq_length()
     past = past if is_traced() else int(past)
     if known is not None and (is_traced() or past > 0):
         return known
     low = numbers < first
     if padding is not None:
-        low = low & of_new_tokens(padding, numbers.shape[1], cache).to(numbers.device)
+        low = low & columns_of_new_tokens(padding, numbers.shape[1], cache).to(numbers.device)
     if pads is not None:
         low = low & ~(pads & (numbers == first - 1))
-    found = low.any()
+    from_zero = low.any()
     if isinstance(past, Tensor) or past > 0:
-        found = found | ((past > 0) & _continue(numbers, past, padding, cache))
-    return found if is_traced() else bool(found)
+        from_zero = from_zero | ((past > 0) & _counts_real_tokens(numbers, past, padding, cache))
+    return from_zero if is_traced() else bool(from_zero)
 
 
-def _continue(numbers: Tensor, past: int | Tensor, padding: Tensor | None, cache: Cache | None) -> Tensor:
-    """Whether each number is how many real tokens stand before, a scalar; what is padding may have any."""
+def _counts_real_tokens(numbers: Tensor, past: int | Tensor, padding: Tensor | None, cache: Cache | None) -> Tensor:
+    """Whether each real token's number is the number of real tokens before it, as a scalar tensor."""
     length = numbers.shape[1]
     if padding is None:
         return (numbers == torch.arange(length, device=numbers.device) + past).all()
     counted, real = (
-        one.to(numbers.device)
-        for one in (counted_positions(padding, length, cache), of_new_tokens(padding, length, cache))
+        columns.to(numbers.device)
+        for columns in (counted_positions(padding, length, cache), columns_of_new_tokens(padding, length, cache))
     )
     return ((numbers == counted) | ~real).all()
 
@@ -155,22 +154,22 @@ def _continue(numbers: Tensor, past: int | Tensor, padding: Tensor | None, cache
 def from_zero(
     numbers: Tensor, first: int, counted: bool | Tensor, padding: Tensor | None, cache: Cache | None
 ) -> Tensor:
-    """Positions from 0, ``[batch or 1, query]``; not below 0 at padding.
+    """Positions from 0, ``[batch or 1, query]``; 0 at padding with a lower number.
 
     Raises:
-        InvalidInput: tokens that no mask hides have the number of padding. Not while tracing.
+        InvalidInput: a token that no mask hides has the number of padding. Not checked while tracing.
     """
     if isinstance(counted, Tensor):
         positions = torch.where(counted, numbers, numbers - first)
     else:
         positions = numbers if counted else numbers - first
     if padding is not None:
-        real = of_new_tokens(padding, numbers.shape[1], cache).to(numbers.device)
+        real = columns_of_new_tokens(padding, numbers.shape[1], cache).to(numbers.device)
         positions = torch.where(real, positions, positions.clamp(min=0))
-    if counted is False and bool((lost := (positions < 0) & (numbers >= 0)).any()):
-        low = int(numbers.expand_as(lost)[lost].min())
+    if counted is False and bool((below := (positions < 0) & (numbers >= 0)).any()):
+        low = int(numbers.expand_as(below)[below].min())
         raise InvalidInput(
             f"position_ids give a token the position {low}, but texts of this model begin at {first}. "
-            "Pass an attention_mask where that token is padding, or number all of a text from 0."
+            "Pass an attention_mask that hides this token as padding, or number the whole text from 0."
         )
     return positions

@@ -1,10 +1,10 @@
 """Positions of one attention call, from its cache and the `ForwardContext` of its forward pass.
 
-Only query positions ever reach an attention module, and only sometimes. What is missing is worked out here:
+An attention module gets the positions of its queries at most. The others are computed here:
 
-* positions count real tokens: the cumulative sum of the 2-D mask where there is one, else the index in the sequence;
-* cached keys keep the positions they were cached with (`hf_posenc.cache.key_positions`). Where an attention
-  module is called on its own, they are taken to end right before the new tokens.
+* positions count real tokens: the cumulative sum of the 2-D mask if there is one, else the index in the sequence;
+* cached keys keep the positions they were cached with (`hf_posenc.cache.key_positions`). If an attention module is
+  called on its own, the last cached key is assumed to stand right before the new tokens.
 
 The forward pre-hook of the base model (`hf_posenc.forward.forward_hook`) passes the `ForwardContext` as one keyword.
 """
@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from hf_posenc.cache.eviction import EvictingLayer, layer_of
+from hf_posenc.cache.eviction import EvictingLayer, evicting_layer
+from hf_posenc.cache.key_layout import layer_at
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
 from hf_posenc.cache.preallocated import PreallocatedLayer
 from hf_posenc.core.context import PositionContext
@@ -33,21 +34,21 @@ class ForwardContext:
     """Metadata of one forward pass of the base model, for all its attention modules.
 
     Attributes:
-        padding: the caller's 2-D mask as bool, ``[batch, key]``; None where all tokens are real.
-        contiguous: positions run in steps of one and nothing is padded.
+        padding: the caller's 2-D mask as bool, ``[batch, key]``; None if all tokens are real.
+        contiguous: whether positions run in steps of one without padding.
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
-        moved: positions as the scheme changes them, ``[batch or 1, query]``; None where it does not.
-        keys: positions of all keys, cached ones included; None without a cache, or where no layer reads them.
-        counted: whether positions are the model's own, counted on from the tokens in the cache; False while tracing.
-        positions: of the new tokens, ``[batch or 1, query]``, as the scheme changes them.
-        weights: whether attention weights are asked for; for modules that no keyword reaches.
-        texts: number of the text of every token, ``[batch or 1, query]``, that masks have to keep apart; else None.
-        text_keys: number of keys of each token's text, ``[batch or 1, query]``, in rows of an encoder; else None.
-        cached: whether the base model was given a KV cache, which its attention modules have to get.
-        own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
-        memos: shared by the layers on a device that have the same number of keys.
-        plans: what layers with the same scheme, device and cache state share (`hf_posenc.forward.call_plan`). Not in a
-            memo, which they hold: they would then wait for the garbage collector.
+        moved: positions that the scheme changed, ``[batch or 1, query]``; None if it changed none.
+        keys: positions of all keys, cached ones included; None without a cache, or if no layer reads them.
+        counted: whether positions count on from the cache, as the model itself counts; False while tracing.
+        positions: positions of the new tokens, ``[batch or 1, query]``, moved by the scheme.
+        weights: whether attention weights are requested, for modules that no keyword reaches.
+        texts: number of each token's text, ``[batch or 1, query]``, if masks must separate packed texts; else None.
+        text_keys: number of keys in each token's text, ``[batch or 1, query]``, for packed encoder rows; else None.
+        cached: whether the base model got a KV cache that its attention modules must write to.
+        own_mask: whether the caller passed a mask ``[batch or 1, heads or 1, query, token]`` over the whole text.
+        memos: values shared by layers on one device with the same number of keys.
+        plans: plans of calls, shared by layers with the same scheme, device and cache state
+            (`hf_posenc.forward.call_plan`). Plans refer to memos; inside a memo they would be a reference cycle.
     """
 
     padding: Tensor | None
@@ -80,30 +81,31 @@ def context_of(
 
     Args:
         query: ``[batch, heads, query, head_dim]``.
-        cache: the layer's cache, if any.
+        cache: KV cache of self-attention, if any.
         layer: index of the layer in the cache.
-        position_ids: ``[batch or 1, query]`` if the model passed them.
-        forward: of the forward pass.
+        position_ids: ``[batch or 1, query]``, if the model passed them.
+        forward: context of the forward pass.
         causal: whether the module is a decoder's.
         sizes: `past_and_keys` of the call, if known.
     """
     length, device = query.shape[2], query.device
     past, keys = past_and_keys(cache, layer, length) if sizes is None else sizes
-    evicting = layer_of(cache, layer)
+    evicting = evicting_layer(cache, layer)
     gaps = evicting is not None and evicting.gaps
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
-    if forward.counted and not gaps and isinstance(past, int) and keys == past + length:  # position is index
+    if forward.counted and not gaps and isinstance(past, int) and keys == past + length:  # positions are indices
         memo = forward.memos.setdefault((device, keys), {})
-        everyone: Any = memo.get(KEYWORD)
-        if everyone is None:
-            everyone = memo[KEYWORD] = torch.arange(keys, device=device).unsqueeze(0)
-        return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
+        all_positions: Any = memo.get(KEYWORD)
+        if all_positions is None:
+            all_positions = memo[KEYWORD] = torch.arange(keys, device=device).unsqueeze(0)
+        queries = all_positions.narrow(1, past, length)
+        return PositionContext(queries, all_positions, causal, True, memo=memo, first=past)
     padding = None if forward.padding is None else forward.padding.to(device)
     positions = _query_positions(tokens, position_ids, padding, forward)
     positions, first = _as_one_row(positions, forward, past, contiguous=forward.contiguous)
     key_positions, real = _key_positions(tokens, padding, positions, forward)
-    contiguous = forward.contiguous and not gaps and (forward.keys is None or forward.keys.run is not None)
-    memo_key = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
+    contiguous = forward.contiguous and not gaps and (forward.keys is None or forward.keys.run_start is not None)
+    memo_key = device if is_traced() else (device, keys)  # a lookup by length would specialize a traced graph to it
     memo = forward.memos.setdefault(memo_key, {})
     coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
     text_keys = None if forward.text_keys is None else forward.text_keys.to(device)
@@ -114,9 +116,9 @@ def context_of(
 
 
 class CallTokens(NamedTuple):
-    """The tokens of one attention call: ``length`` new ones behind ``past``, and ``keys`` that the queries may see.
+    """Tokens of one attention call: ``length`` new ones after ``past`` cached ones, and ``keys`` that are attended to.
 
-    Where a layer evicts keys (``evicting``), there may be ``gaps`` between those that are left.
+    If the layer evicts keys (``evicting``), there may be ``gaps`` between the remaining keys.
     """
 
     length: int
@@ -129,22 +131,22 @@ class CallTokens(NamedTuple):
 
     @property
     def columns(self) -> Tensor:
-        """Indices in the text of the keys, ``[key]``."""
+        """Indices of the keys in the text, ``[key]``."""
         if self.evicting is not None and self.gaps:
             return self.evicting.columns(self.length, self.device)
-        dropped = slid_out(self.past, self.length, self.keys)
+        dropped = dropped_keys(self.past, self.length, self.keys)
         return torch.arange(dropped, dropped + self.keys, device=self.device)
 
 
 def _query_positions(
     tokens: CallTokens, position_ids: Tensor | None, padding: Tensor | None, forward: ForwardContext
 ) -> Tensor:
-    """Positions of the new tokens, ``[batch or 1, query]``: the scheme's, the model's, or counted here."""
+    """Positions of the new tokens, ``[batch or 1, query]``: from the scheme, from the model, or counted here."""
     if forward.moved is not None:
         return forward.moved.to(tokens.device)
     if position_ids is not None:
         return position_ids.to(tokens.device).long()
-    if forward.positions is not None:  # the model hands its layers none, such as one with several axes
+    if forward.positions is not None:  # a model may pass none to its layers, for example with several axes
         return forward.positions.to(tokens.device)
     if padding is not None:
         return (padding.cumsum(-1) - 1).clamp(min=0)[:, -tokens.length :]
@@ -154,36 +156,36 @@ def _query_positions(
 def _key_positions(
     tokens: CallTokens, padding: Tensor | None, positions: Tensor, forward: ForwardContext
 ) -> tuple[Tensor, Tensor | None]:
-    """Positions of the keys, ``[batch or 1, key]``, and which of them are real tokens; None where all are."""
+    """Positions of the keys, ``[batch or 1, key]``, and which keys are real tokens; None if all are."""
     if not tokens.cached or forward.moved is not None:
         return positions, padding
     columns = tokens.columns
-    complete = not tokens.gaps and slid_out(tokens.past, tokens.length, tokens.keys) == 0
+    complete = not tokens.gaps and dropped_keys(tokens.past, tokens.length, tokens.keys) == 0
     real = padding if padding is None or complete else padding[:, columns]
     if forward.keys is not None:
         return forward.keys.at(columns), real
-    known = inferred_positions(padding, positions, tokens.past, columns)
+    inferred = inferred_positions(padding, positions, tokens.past, columns)
     if forward.contiguous:
-        return known, real
+        return inferred, real
     start = tokens.past if complete else len(columns) - tokens.length
-    return _with_own(known, positions, start), real  # what is new stands where the caller says
+    return _with_new_positions(inferred, positions, start), real
 
 
-def slid_out(past: int | Tensor, length: int, keys: int) -> int:
-    """How many keys a layer with a sliding window has dropped; a static one counts in a tensor, and drops none."""
+def dropped_keys(past: int | Tensor, length: int, keys: int) -> int:
+    """Number of keys that a sliding-window layer has dropped; 0 for a static layer, which counts in a tensor."""
     return max(0, past + length - keys) if isinstance(past, int) else 0
 
 
 def _as_one_row(
     positions: Tensor, forward: ForwardContext, past: int | Tensor, *, contiguous: bool
 ) -> tuple[Tensor, int | None]:
-    """Positions ``[batch or 1, query]``, as one row where all are the same, and then the first where it is known."""
+    """Positions as one row if all rows are the same, and the first position if it is known without waiting."""
     if not contiguous or positions.shape[1] == 0:
         return positions, None
-    if is_traced():  # then positions are the model's own
+    if is_traced():  # then the caller passed no positions, and they count on from the cache
         return positions, past if isinstance(past, int) else None
-    if forward.keys is not None and forward.keys.run is not None and isinstance(past, int):
-        return positions[:1], forward.keys.run + past
+    if forward.keys is not None and forward.keys.run_start is not None and isinstance(past, int):
+        return positions[:1], forward.keys.run_start + past
     rows = positions.shape[0]
     if positions.device.type != "cpu" or (rows > 1 and not torch.equal(positions, positions[:1].expand_as(positions))):
         return positions, None
@@ -191,31 +193,31 @@ def _as_one_row(
 
 
 def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[int | Tensor, int]:
-    """Tokens the cache has seen before this call, and keys it will return after it: the newest, where it drops some."""
+    """Number of tokens that the cache has seen, and number of keys that its next update will return."""
     if cache is None:
         return 0, length
-    held = cache.layers[layer] if layer is not None and layer < len(cache.layers) else None
-    if isinstance(held, PreallocatedLayer) and held.is_initialized:  # as it would say itself, in eight calls
-        past = held.keys.shape[-2] if held.keys.numel() > 0 else 0
+    cache_layer = layer_at(cache, layer)
+    if isinstance(cache_layer, PreallocatedLayer) and cache_layer.is_initialized:  # saves eight calls of its methods
+        past = cache_layer.keys.shape[-2] if cache_layer.keys.numel() > 0 else 0
         return past, past + length
     keys, _ = cache.get_mask_sizes(length, layer)
     past = cache.get_seq_length(layer)
-    # A static cache counts in a tensor that its update changes in place: take the value as it is now.
+    # A static cache counts in a tensor that its update changes in place: copy the current value.
     return (past.clone() if isinstance(past, Tensor) else past), keys
 
 
-def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:
-    """Positions of the new keys, from column ``start`` on, as their queries have them."""
+def _with_new_positions(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:
+    """Key positions, with the positions of the new tokens from column ``start`` on."""
     rows, length = max(key_positions.shape[0], positions.shape[0]), positions.shape[1]
     columns = torch.arange(length, device=positions.device) + start
-    everyone = key_positions.expand(rows, -1).clone()
-    return everyone.index_copy(1, columns, positions.expand(rows, -1).to(everyone.dtype))
+    key_positions = key_positions.expand(rows, -1)
+    return key_positions.index_copy(1, columns, positions.expand(rows, -1).to(key_positions.dtype))
 
 
 def in_steps_of_one(positions: Tensor) -> bool:
-    """Whether every row counts on by one; a trace cannot know."""
+    """Whether positions increase by one in every row; False while tracing, where values cannot be read."""
     if is_traced():
-        return False  # a value cannot be looked at while tracing
+        return False
     if positions.shape[-1] == 1:
         return True
     return bool((positions[..., 1:] - positions[..., :-1] == 1).all())

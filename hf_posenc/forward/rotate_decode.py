@@ -1,13 +1,13 @@
-"""Rotations of decoding: of one new token, and of cached keys that it reads.
+"""Rotations for decoding: of one new token, and of cached keys when they are read.
 
-A rotation of so few numbers costs what it costs to call it. The heads of all different queries and key copies of a new
-token are laid side by side, ``[batch, heads · queries + kv_heads · copies, 1, head_dim]``, and each has its own cosines
-and sines: they are rotated in one operation.
+Rotating one token takes as long as the calls of its operations. So all different queries and key copies of a new token
+are concatenated along the heads, ``[batch, heads · queries + kv_heads · copies, 1, head_dim]``. Each head has its own
+cosines and sines, and one operation rotates all heads.
 
-A KV cache holds one copy of each key, of the region that sees the most keys, and the copies of others follow from it.
-They see a few hundred keys at most, and only these are rotated, by tables worked out once for all layers:
+With one copy per key, a KV cache holds the keys of the region that sees the most keys. Other regions see a few hundred
+keys at most. Only these keys are rotated again when they are read, by tables that are computed once for all layers:
 
-    R(p') k = R(p' − p) R(p) k        p, p': positions of a key in the region whose copy is cached, and in another one
+    R(p') k = R(p' − p) R(p) k        p, p': position of a key in the cached region, and in another region
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.rotate_qk import rotation_of
 from hf_posenc.schemes.base import Scheme
 
-Use = tuple[Rotation, PositionMap]
+RemappedRotation = tuple[Rotation, PositionMap]
+"""A rotation, and the map from a token's position to the position it rotates by."""
 
 
 def decode_rotation(
     regions: tuple[Region, ...], shared: Rotation | None, stored: int | None
 ) -> DecodeRotation | NoRotation | None:
-    """How queries and keys of these regions are rotated in one operation; None where that is not possible.
+    """Rotation of one token in all regions by one operation; None if that is not possible.
 
     Args:
-        regions: of the scheme.
-        shared: its rotation, for regions that have none of their own.
-        stored: number of the one region whose keys are rotated; None for a copy for each that differs.
+        regions: regions of the scheme.
+        shared: rotation of the scheme, for regions without their own.
+        stored: number of the only region whose keys are rotated; None for a copy per different region.
     """
     rotations = [region.rotated_by(shared) for region in regions]
     if all(rotation is None for rotation in rotations):
@@ -58,52 +59,52 @@ def decode_rotation(
 
 @dataclass(frozen=True)
 class NoRotation:
-    """Of schemes of which only a bias knows the positions, at any length."""
+    """Rotation of schemes that rotate nothing, at any length."""
 
     regions: int
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        """The query of every region, the one copy of the keys, and the values."""
+        """The unchanged queries for every region, the only copy of the keys, and the values."""
         return (q,) * self.regions, (k,), v
 
 
 class DecodeRotation:
-    """Rotation of the queries and keys of one token in all regions, as options decide it.
+    """Rotation of the queries and keys of one token in all regions.
 
-    Attributes:
-        queries: rotation and remapped position of each region's queries.
-        keys: likewise of the different copies of a key.
+    Args:
+        queries: rotation of each region's queries.
+        keys: rotation of each different copy of a key.
     """
 
-    def __init__(self, queries: list[Use], keys: list[Use]) -> None:
-        self.different = list(dict.fromkeys(queries))
+    def __init__(self, queries: list[RemappedRotation], keys: list[RemappedRotation]) -> None:
+        self.queries = list(dict.fromkeys(queries))
         self.keys = keys
-        self.of_region = [self.different.index(use) for use in queries]
-        self.uses = list(dict.fromkeys([*self.different, *keys]))
+        self.query_of_region = [self.queries.index(rotation) for rotation in queries]
+        self.rotations = list(dict.fromkeys([*self.queries, *keys]))
         self.layout = keys[0][0].layout
         self.tables = CosSinCache()
         self.indices: dict[tuple[int, int, torch.device], Tensor] = {}
 
     def at(self, position: int, device: torch.device) -> TokenRotation:
-        """The rotation of one position."""
+        """The rotation of a token at one position."""
         tables = self.tables.rows("decode", position, 1, device, self._table)
-        return TokenRotation(self, tables, tables if len(self.uses) == 1 else None)
+        return TokenRotation(self, tables, tables if len(self.rotations) == 1 else None)
 
     def _table(self, positions: Tensor) -> Table:
-        """Tables of all uses, ``[1, uses, position, dims]``."""
-        tables = [table(rotation, place(positions)) for rotation, place in self.uses]
+        """Tables of all different rotations, ``[1, rotations, position, dims]``."""
+        tables = [table(rotation, place(positions)) for rotation, place in self.rotations]
         if len(tables) == 1:
             return tables[0]
         return torch.cat([own for own, _ in tables], dim=1), torch.cat([partner for _, partner in tables], dim=1)
 
-    def spread(self, tables: Table, heads: int, kv_heads: int) -> Table:
-        """A table for each of the heads laid side by side."""
-        kind = (heads, kv_heads, tables[0].device)
-        index = self.indices.get(kind)
+    def tables_by_head(self, tables: Table, heads: int, kv_heads: int) -> Table:
+        """Tables of every concatenated head, ``[1, heads · queries + kv_heads · copies, position, dims]``."""
+        key = (heads, kv_heads, tables[0].device)
+        index = self.indices.get(key)
         if index is None:
-            numbers = [self.uses.index(use) for use in self.different for _ in range(heads)]
-            numbers += [self.uses.index(use) for use in self.keys for _ in range(kv_heads)]
-            index = self.indices[kind] = constant(tuple(numbers), torch.long, tables[0].device)
+            numbers = [self.rotations.index(rotation) for rotation in self.queries for _ in range(heads)]
+            numbers += [self.rotations.index(rotation) for rotation in self.keys for _ in range(kv_heads)]
+            index = self.indices[key] = constant(tuple(numbers), torch.long, tables[0].device)
         return tables[0].index_select(1, index), tables[1].index_select(1, index)
 
 
@@ -112,42 +113,42 @@ class TokenRotation:
     """A `DecodeRotation` at one position, shared by the layers.
 
     Attributes:
-        kind: what it is of.
-        tables: cosines and sines of its uses, ``[1, uses, 1, dims]``.
-        spread: the same for every head, or one for all of them; None before the first layer.
+        rotation: rotation of any position.
+        tables: cosines and sines of its different rotations, ``[1, rotations, 1, dims]``.
+        by_head: tables of every concatenated head, or one for all heads; None before the first layer.
     """
 
-    kind: DecodeRotation
+    rotation: DecodeRotation
     tables: Table
-    spread: Table | None = None
+    by_head: Table | None = None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        """Queries, one tensor a region; the different copies of the keys; and the values as they are.
+        """Rotate queries (one tensor per region) and keys (one tensor per different copy); values do not change.
 
         Args:
             q: ``[batch, heads, 1, head_dim]``.
-            k: ``[batch, kv_heads, 1, head_dim]``; ``v`` likewise.
+            k: ``[batch, kv_heads, 1, head_dim]``; ``v`` has the same shape.
         """
-        kind, heads, kv_heads = self.kind, q.shape[1], k.shape[1]
-        if self.spread is None:
-            self.spread = kind.spread(self.tables, heads, kv_heads)
-        queries, copies = len(kind.different), len(kind.keys)
-        together = rotate_at_once(torch.cat((q,) * queries + (k,) * copies, dim=1), kind.layout, self.spread)
-        parts = together.split_with_sizes((heads,) * queries + (kv_heads,) * copies, dim=1)
-        by_region = parts[:queries] if queries == len(kind.of_region) else tuple([parts[n] for n in kind.of_region])
+        rotation, heads, kv_heads = self.rotation, q.shape[1], k.shape[1]
+        if self.by_head is None:
+            self.by_head = rotation.tables_by_head(self.tables, heads, kv_heads)
+        queries, copies, numbers = len(rotation.queries), len(rotation.keys), rotation.query_of_region
+        joined = rotate_at_once(torch.cat((q,) * queries + (k,) * copies, dim=1), rotation.layout, self.by_head)
+        parts = joined.split_with_sizes((heads,) * queries + (kv_heads,) * copies, dim=1)
+        by_region = parts[:queries] if queries == len(numbers) else tuple([parts[number] for number in numbers])
         return by_region, parts[queries:], v
 
 
-AT_ONCE = 4096  # keys that are rotated in one operation: few enough for the cache of a CPU core
+AT_ONCE = 4096  # keys that are rotated in one operation; they fit the cache of a CPU core
 
 
 @dataclass(frozen=True)
 class ReadRotation:
-    """Rotation of cached keys to those of another region.
+    """Rotation of cached keys to the positions of another region.
 
     Attributes:
-        rotation: of their channels.
-        cos_sin: columns of the cache to cosines and sines of the difference of the two positions.
+        rotation: rotation of the channels.
+        cos_sin: maps columns of the cache to cosines and sines of the difference of the two positions.
     """
 
     rotation: Rotation
@@ -164,9 +165,9 @@ class ReadRotation:
 
 
 def rotate_halves(keys: Tensor, cos_sin: Table) -> Tensor:
-    """`rotate_at_once` of whole heads in layout ``half``, with one tensor less: partners are overwritten by the result.
+    """`rotate_at_once` for whole heads in layout ``half``, in place of the partners: decoding is limited by memory.
 
-    A decoded token waits for memory, not for arithmetic. Without gradient, and in the dtype of the tables.
+    Keys and tables have the same dtype, and no gradient.
     """
     own, partner = cos_sin
     half = keys.shape[-1] // 2
@@ -176,11 +177,11 @@ def rotate_halves(keys: Tensor, cos_sin: Table) -> Tensor:
 
 @dataclass(frozen=True)
 class KeysAtRead:
-    """What is cached of the keys of one forward pass, and how each region reads it.
+    """The region whose keys are cached in one forward pass, and the rotations by which other regions read them.
 
     Attributes:
-        stored: number of the region whose copy is cached.
-        rotations: one a region; None where it reads keys as they are cached.
+        stored: number of the region whose keys are cached.
+        rotations: one per region; None if the region reads keys as they are cached.
     """
 
     stored: int
@@ -188,40 +189,39 @@ class KeysAtRead:
 
 
 def keys_at_read(scheme: Scheme, ctx: PositionContext) -> KeysAtRead:
-    """How the regions of a scheme that caches one copy of each key read it.
+    """Rotations of cached keys for every region of a scheme that caches one copy of each key.
 
     Args:
-        scheme: whose ``caches_one_key`` is true.
+        scheme: scheme with ``caches_one_key``.
         ctx: positions of the queries and of all keys.
     """
     regions, rotation = scheme.regions(ctx), rotation_of(scheme, ctx)
-    assert rotation is not None  # else there would be one copy in any case, and the option is refused
-    stored, alone = stored_region(regions), scheme.keep("rotation at read", lambda: replace(rotation, amplitude=1.0))
-    of_stored = regions[stored]
-    return KeysAtRead(
-        stored,
-        tuple(
-            None
-            if region.copy == of_stored.copy
-            else ReadRotation(alone, differences(scheme, ctx, alone, of_stored, region))
-            for region in regions
-        ),
-    )
+    assert rotation is not None  # without a rotation, the option for one copy is refused
+    number = stored_region(regions)
+    stored = regions[number]
+    unscaled = scheme.keep("rotation at read", lambda: replace(rotation, amplitude=1.0))  # cached keys are scaled
+    rotations = [
+        None
+        if region.copy == stored.copy
+        else ReadRotation(unscaled, shift_tables(scheme, ctx, unscaled, stored, region))
+        for region in regions
+    ]
+    return KeysAtRead(number, tuple(rotations))
 
 
 def stored_region(regions: tuple[Region, ...]) -> int:
     """Number of the region that sees the most keys."""
-    most = []
+    reaches = []
     for band in (region.band for region in regions):
         reach = inf if band.farthest is None else band.farthest * band.chunk
-        most.append(reach if band.keys_until is None else min(reach, band.keys_until))
-    return most.index(max(most))
+        reaches.append(reach if band.keys_until is None else min(reach, band.keys_until))
+    return reaches.index(max(reaches))
 
 
-def differences(
+def shift_tables(
     scheme: Scheme, ctx: PositionContext, rotation: Rotation, stored: Region, region: Region
 ) -> Callable[[slice], Table]:
-    """Cosines and sines of the difference of a key's positions in two regions, by columns of the cache."""
+    """Function from columns of the cache to cosines and sines of the difference of a key's positions in two regions."""
 
     def of_positions(positions: Tensor) -> Table:
         return table(rotation, region.key_at(positions) - stored.key_at(positions))
@@ -231,9 +231,9 @@ def differences(
     def of_columns(columns: slice) -> Table:
         if first is None:
             return of_positions(ctx.key_positions[:, columns])
-        use = ("at read", value_of(region.key_at), value_of(stored.key_at), rotation)
+        key = ("at read", value_of(region.key_at), value_of(stored.key_at), rotation)
         count = columns.stop - columns.start
         ahead = AHEAD if ctx.query_positions.shape[1] == 1 else 0
-        return scheme.tables.rows(use, first + columns.start, count, ctx.device, of_positions, ahead)
+        return scheme.tables.rows(key, first + columns.start, count, ctx.device, of_positions, ahead)
 
     return of_columns if is_traced() else once(of_columns)

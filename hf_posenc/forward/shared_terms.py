@@ -1,7 +1,7 @@
-"""Terms that all layers of a forward pass share, and those that all forward passes share.
+"""Terms that all layers of a forward pass share, and terms that all forward passes share.
 
-Both are observed, not declared: terms are evaluated with `PER_LAYER` in place of what belongs to one layer, or to one
-forward pass, and are shared unless that is used.
+Sharing is observed, not declared. Terms are evaluated with `PER_LAYER` in place of the values of one layer or of one
+forward pass, and are shared if nothing reads it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.forward.placement import holder
+from hf_posenc.forward.placement import first_with_parameters
 from hf_posenc.forward.rotate_decode import DecodeRotation, NoRotation, decode_rotation, stored_region
 from hf_posenc.forward.rotate_qk import key_copies, query_factor
 from hf_posenc.schemes.base import Scheme, implements
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 class ReadsLayer(Exception):
-    """A value was used that the layers, or forward passes, do not share."""
+    """A value was read that layers, or forward passes, do not share."""
 
 
 class PerLayer:
-    """Stands for a value that every layer has its own of, and raises `ReadsLayer` when it is used."""
+    """Placeholder for a value that differs by layer; raises `ReadsLayer` when it is used."""
 
     def _raise(self, *args: Any, **kwargs: Any) -> Any:
         raise ReadsLayer
@@ -54,10 +54,10 @@ class SharedTerms:
     """Terms that are the same in all layers of a plan.
 
     Attributes:
-        terms: without the factors of whole queries.
-        query_factor: those, ``[batch or 1, heads or 1, query, 1]``; None for none.
+        terms: terms without the factors of whole queries.
+        query_factor: factors of whole queries, ``[batch or 1, heads or 1, query, 1]``; None without factors.
         key_copies: number of the key copy that each region reads.
-        plain: whether the host's own attention function can carry the terms.
+        plain: whether the host's own attention function supports the terms.
     """
 
     terms: Terms
@@ -67,61 +67,62 @@ class SharedTerms:
 
     @classmethod
     def of(cls, terms: Terms) -> SharedTerms:
-        """Terms as a scheme made them."""
+        """Split the terms of a scheme into factors of queries and other terms."""
         factor, terms = query_factor(terms)
         return cls(terms, factor, key_copies(terms.regions), terms.scales_only)
 
 
 @dataclass(frozen=True)
-class FixedPart:
-    """What the options of a scheme decide for every forward pass.
+class SchemeTraits:
+    """Properties of a scheme that hold for every forward pass.
 
     Attributes:
-        name: of the scheme, for messages.
-        learned: whether the scheme has parameters. Then nothing more is known than the next three, and `NoRotation`.
+        name: name of the scheme, for messages.
+        learned: whether the scheme has parameters. Then ``terms`` is None, and ``rotation`` is None or `NoRotation`.
         prepares: whether it changes queries and keys before they are rotated.
         extra_channels: whether it caches extra channels with every key.
-        one_key: whether it caches one copy of each key, from which those of other regions follow.
-        rotation: of decode queries and of the keys to cache, or that there is none; None where positions decide the
-            regions, or where it is no single operation.
-        terms: None where they depend on positions or on a layer, or hold tensors.
+        caches_one_key: whether it caches one copy of each key, from which the keys of other regions are computed.
+        rotation: rotation of decode queries and of the keys to cache, or `NoRotation`; None if regions depend on
+            positions, or if the rotation is no single operation.
+        terms: terms of the scheme; None if they depend on positions or on a layer, or hold tensors.
     """
 
     name: str
     learned: bool
     prepares: bool
     extra_channels: bool
-    one_key: bool
+    caches_one_key: bool
     rotation: DecodeRotation | NoRotation | None = None
     terms: SharedTerms | None = None
 
 
-def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
-    """What the options of a scheme decide for every forward pass of a decoder, or of an encoder."""
-    name, learned = scheme.shown_name, holder(scheme) is not None
+def scheme_traits(scheme: Scheme, causal: bool) -> SchemeTraits:
+    """Properties of a scheme that hold for every forward pass of a decoder (``causal``) or of an encoder."""
+    learned = first_with_parameters(scheme) is not None
     prepares, extra_channels = implements(scheme, "prepare"), implements(scheme, "extra_key_channels")
-    one_key = scheme.caches_one_key
+    caches_one_key = scheme.caches_one_key
     if learned or is_traced():
         rotates = any(implements(scheme, hook) for hook in ("rotation", "regions"))
-        return FixedPart(name, learned, prepares, extra_channels, one_key, None if rotates else NoRotation(1))
+        rotation = None if rotates else NoRotation(1)
+        return SchemeTraits(scheme.shown_name, learned, prepares, extra_channels, caches_one_key, rotation)
     ctx = PositionContext(
         query_positions=PER_LAYER, key_positions=PER_LAYER, causal=causal, contiguous=PER_LAYER, real_keys=PER_LAYER,
         hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER, coordinates=PER_LAYER,
         first=PER_LAYER, kept=PER_LAYER, text_keys=PER_LAYER,
     )  # fmt: skip
-    rotation, terms = None, None
-    regions = _observed(scheme.regions, ctx)
+    decode, terms = None, None
+    regions = _unless_per_layer(scheme.regions, ctx)
     if regions is not None and all(map(_is_fixed, regions)):
-        stored = stored_region(regions) if one_key else None
-        rotation = decode_rotation(regions, scheme.rotation(), stored)
-        terms = None if extra_channels else _observed(shared_terms, scheme, ctx)
-    if terms is not None and _holds_tensors(terms):  # which would stay behind when the model moves
+        stored = stored_region(regions) if caches_one_key else None
+        decode = decode_rotation(regions, scheme.rotation(), stored)
+        terms = None if extra_channels else _unless_per_layer(shared_terms, scheme, ctx)
+    if terms is not None and _holds_tensors(terms):  # tensors would not move with the model
         terms = None
-    return FixedPart(name, learned, prepares, extra_channels, one_key, rotation, terms)
+    return SchemeTraits(scheme.shown_name, learned, prepares, extra_channels, caches_one_key, decode, terms)
 
 
-def _observed(make: Callable[..., T], *args: Any) -> T | None:
-    """``make(*args)``; None where it reads what belongs to one layer or one forward pass."""
+def _unless_per_layer(make: Callable[..., T], *args: Any) -> T | None:
+    """Result of ``make(*args)``; None if it reads a value of one layer or of one forward pass."""
     try:
         return make(*args)
     except ReadsLayer:
@@ -129,19 +130,19 @@ def _observed(make: Callable[..., T], *args: Any) -> T | None:
 
 
 def shared_terms(scheme: Scheme, ctx: PositionContext) -> SharedTerms | None:
-    """Terms of all layers of a forward pass; None where every layer has its own.
+    """Terms of all layers of a forward pass; None if every layer has its own terms.
 
     Raises:
-        ReadsLayer: they use what belongs to one layer, which is `PER_LAYER` in ``ctx``.
+        ReadsLayer: the terms read a value of one layer, which is `PER_LAYER` in ``ctx``.
     """
     terms = scheme.terms(ctx)
     return SharedTerms.of(terms) if terms_are_shared(terms) else None
 
 
 def terms_are_shared(terms: Terms) -> bool:
-    """Whether terms evaluated once hold for other layers: nothing in them is computed later, from one layer's tensors.
+    """Whether terms evaluated once hold for other layers, too.
 
-    A closure may have kept what it was made from; a method of the scheme has not.
+    A closure is evaluated later and may refer to tensors of one layer; a method of the scheme does not.
     """
     return len(terms.values) == 0 and all(
         isinstance(bias.of_distance, MethodType) if isinstance(bias, ToeplitzBias) else isinstance(bias, KeyBias)
@@ -162,7 +163,7 @@ def _is_fixed(region: Region) -> bool:
 
 
 def _holds_no_call(function: object) -> bool:
-    """Whether a function cannot have kept anything of the call in which it was made."""
+    """Whether a function cannot refer to values of the call that made it: it is a method of a scheme or no closure."""
     if isinstance(function, MethodType):
         return isinstance(function.__self__, Scheme)
     return isinstance(function, BuiltinFunctionType) or (

@@ -1,12 +1,12 @@
-"""Which tokens of a row are one text: read and checked once, where a call enters the base model, for every scheme.
+"""Find the texts that are packed into a row, once for each call of the base model and for every scheme.
 
-    position_ids   0 1 2 3 0 1 2        begin again: two texts of a decoder, without a cache or a mask
-    4-D mask       ▙ of 4, ▙ of 3       a text begins where none sees across; each counts from 0
-    2-D mask       1 1 1 1 1 1 1        one text, whatever the positions are
-    cu_seq_lens_q  0 4 7                say what position_ids or a 4-D mask say, and never more; likewise seq_idx
+    position_ids   0 1 2 3 0 1 2        positions begin again: two texts of a decoder, without a cache or a mask
+    4-D mask       ▙ of 4, ▙ of 3       a text begins where no token sees an earlier one; each text counts from 0
+    2-D mask       1 1 1 1 1 1 1        one text with any positions
+    cu_seq_lens_q  0 4 7                must agree with position_ids or the 4-D mask; so must seq_idx
 
-transformers makes masks of texts from ``position_ids``, in some families and without a cache. Here every family has
-them: `hf_posenc.forward.text_borders.separated` applies to the mask of a layer what `divided` has found.
+transformers makes such masks from ``position_ids``, for some families and without a cache. Here all families have them:
+`with_packed_texts` finds the texts, and `hf_posenc.forward.text_borders.separate_texts` changes the mask of a layer.
 """
 
 from __future__ import annotations
@@ -24,140 +24,146 @@ from hf_posenc.errors import MaskMismatch
 from hf_posenc.forward.forward_call import ForwardCall
 from hf_posenc.forward.positions import in_steps_of_one
 from hf_posenc.forward.text_borders import (
-    BORDERS,
+    CU_SEQ_LENS,
     TEXT_OF_TOKEN,
-    check_longest,
-    check_said,
+    check_max_lengths,
+    check_text_keyword,
+    has_several_texts,
     sees_previous,
-    several,
-    starts_in_mask,
+    text_starts,
     tokens_of_text,
 )
 
-RECURRENT = ("linear", "conv", "mamba", "hybrid", "recurrent")  # kinds of layers that hand on what they have read
+RECURRENT = ("linear", "conv", "mamba", "hybrid", "recurrent")  # layer types that carry a state along the tokens
 UNCACHED = "Pass use_cache=False and no cache; or, for one text, an attention_mask of ones."
 
 
-def divided(call: ForwardCall) -> ForwardCall:
-    """The call with the texts of its rows, as far as attention has to know them.
+def with_packed_texts(call: ForwardCall) -> ForwardCall:
+    """The call with the texts of its rows, if attention has to separate or count them.
 
-    Packed texts are not cached unless that is asked for, which is refused. The call gets the positions that a 4-D mask
-    implies.
+    Packed texts are not cached: a cache that the caller asks for is refused. If a 4-D mask separates texts, the call
+    gets positions that count from 0 in each text.
 
     Raises:
-        MaskMismatch: keywords say other texts than positions or mask do, or texts cannot be kept apart.
+        MaskMismatch: keywords contradict the positions or the mask, or the texts cannot be separated.
         InvalidInput: ``max_length_q`` or ``max_length_k`` is shorter than a text.
     """
-    mask, said = call.mask, [name for name in (*BORDERS, TEXT_OF_TOKEN) if call.keywords.get(name) is not None]
-    if call.paged or (call.length == 1 and not said):  # a decoding step
+    mask, keywords = call.mask, call.keywords
+    text_keywords = [name for name in (*CU_SEQ_LENS, TEXT_OF_TOKEN) if keywords.get(name) is not None]
+    if call.paged or (call.length == 1 and not text_keywords):  # a decoding step
         return call
     texts = starts = None
     if mask is None:
         texts = _by_positions(call)
         if texts is not None:
             starts = pad(texts.diff(dim=-1) != 0, (1, 0), value=True)
-            call = call if is_traced() else _uncached(call)
+            call = call if is_traced() else _without_cache(call)
     elif isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-2] == call.length:
         counts = call.masks_by_kind is None and call.position_ids is None and call.coordinates is None
-        if said or counts or not call.causal or mixes(call.base):
+        if text_keywords or counts or not call.causal or has_recurrent_layers(call.base):
             call, starts = _by_mask(call, mask, counts=counts)
     elif isinstance(mask, BlockMask) and not is_traced():
         starts = ~sees_previous(mask, call.tokens.shape[0], call.length)
-        if call.position_ids is None and several(starts):
+        if call.position_ids is None and has_several_texts(starts):
             raise MaskMismatch(
-                "The BlockMask separates texts within a row, but their tokens would be numbered as one text. "
+                "The BlockMask separates texts within a row, but positions would count them as one text. "
                 "Pass position_ids that begin again at every text."
             )
-    if said and not is_traced():
-        for name in said:
-            check_said(name, call.keywords[name], starts, call.tokens)
-        check_longest(call.keywords)
+    if text_keywords and not is_traced():
+        for name in text_keywords:
+            check_text_keyword(name, keywords[name], starts, call.tokens)
+        check_max_lengths(keywords)
     keys = None if call.causal or starts is None else tokens_of_text(starts)
     return call if texts is None and keys is None else replace(call, texts=texts, text_keys=keys)
 
 
 def _by_positions(call: ForwardCall) -> Tensor | None:
-    """Texts by positions that begin again, or, where nothing is cached, leave a gap; as transformers has it."""
+    """Number of each token's text. A text begins where positions begin again, or leave a gap in uncached calls."""
     positions, coordinates, causal = call.position_ids, call.coordinates, call.causal
-    cached = _caches(call) if causal else False
+    cached = _asks_for_cache(call) if causal else False
     if positions is None and coordinates is None:
         return None
-    if is_traced():  # values are not known: the mask of every call separates, where nothing is cached
-        return _numbered(positions.diff(dim=-1) != 1) if causal and cached is False and positions is not None else None
-    if coordinates is not None and not causal:  # patches of a picture stand in any order
+    if is_traced():  # values are unknown: without a cache, the mask of every call separates texts
+        separates = causal and cached is False and positions is not None
+        return _text_numbers(positions.diff(dim=-1) != 1) if separates else None
+    if coordinates is not None and not causal:  # patches of an image have any order
         return None
-    if coordinates is not None:  # a picture leaves gaps, and time does not run back within a text
+    if coordinates is not None:  # images leave gaps, but time never decreases within a text
         again = borders = coordinates[..., 0].diff(dim=-1) < 0
     elif positions is None or in_steps_of_one(positions):
         return None
     else:
         steps = positions.diff(dim=-1)
         again, borders = steps <= 0, steps != 1
-        if not causal:  # encoders take numbers in any order, and transformers never for several texts
+        if not causal:  # encoders accept positions in any order, and transformers never separates texts by them
             again = positions[:, 1:] == positions[:, :1]
     begins_again = bool(again.any())
     if begins_again and not causal:
         raise MaskMismatch(
-            "position_ids begin again within a row, and an encoder reads the row as one text. Pass an attention_mask "
-            "[batch, 1, tokens, tokens] that keeps the texts apart; or, for one text, a mask of ones."
+            "position_ids begin again within a row, but an encoder reads the row as one text. Pass an attention_mask "
+            "[batch, 1, tokens, tokens] that separates the texts; or, for one text, a mask of ones."
         )
     if begins_again and cached:
         raise MaskMismatch(f"position_ids restart within a row: a KV cache would mix its texts. {UNCACHED}")
     if not causal or (cached is not False and not begins_again) or not bool(borders.any()):
         return None
-    return _numbered(borders)
+    return _text_numbers(borders)
 
 
 def _by_mask(call: ForwardCall, mask: Tensor, *, counts: bool) -> tuple[ForwardCall, Tensor | None]:
-    """Where texts begin under a mask ``[batch or 1, heads or 1, token, key]``, and positions if it ``counts`` them."""
-    cached = _caches(call)
+    """The call, and the first token of each text under a mask ``[batch or 1, heads or 1, token, key]`` (None: unknown).
+
+    If ``counts`` is true, the returned call has positions that count from 0 in each text.
+    """
+    cached = _asks_for_cache(call)
     if is_traced():
-        starts, packed = (starts_in_mask(mask), True) if counts and cached is False else (None, False)
+        starts, packed = (text_starts(mask), True) if counts and cached is False else (None, False)
     else:
-        held = mask.shape[-1] - mask.shape[-2]  # keys before these tokens, or as many places and more
-        past = min(int(call.past), held)
-        starts = starts_in_mask(mask[..., : past + mask.shape[-2]], past)
-        packed = several(starts, past)
+        # A static cache has more columns than keys.
+        past = min(int(call.past), mask.shape[-1] - mask.shape[-2])
+        starts = text_starts(mask[..., : past + mask.shape[-2]], past)
+        packed = has_several_texts(starts, past)
         if packed and counts and cached:
             raise MaskMismatch(
-                "The attention mask separates texts within a row, but a KV cache would number them as one text. "
+                "The attention mask separates texts within a row, but a KV cache would count them as one text. "
                 "Pass position_ids that begin again at every text, or use_cache=False and no cache."
             )
         if packed:
-            call = _uncached(call, keep=not counts)
+            call = _without_cache(call, keep=not counts)
     if starts is not None and counts and (packed or cached is False):
         index = torch.arange(starts.shape[1], device=starts.device)
         call = replace(call, position_ids=index - torch.where(starts, index, 0).cummax(-1).values)
     return call, starts
 
 
-def _caches(call: ForwardCall) -> bool | None:
-    """Whether a call caches its tokens: as it asks for, or None where only the configuration says so."""
+def _asks_for_cache(call: ForwardCall) -> bool | None:
+    """Whether the caller asks for a KV cache; None if only the configuration does."""
     if call.cache is not None or call.use_cache is not None:
         return call.cache is not None or bool(call.use_cache)
     return None if getattr(call.base.config, "use_cache", False) else False
 
 
-def _uncached(call: ForwardCall, *, keep: bool = False) -> ForwardCall:
-    """The call without a cache, unless asked to ``keep`` it; refuse layers that mix the texts of a row.
+def _without_cache(call: ForwardCall, *, keep: bool = False) -> ForwardCall:
+    """The call with caching switched off, unless the caller set it or ``keep`` is true.
 
     Raises:
-        MaskMismatch: the model has layers that no mask reaches.
+        MaskMismatch: the model has recurrent layers, which would mix the texts of a row.
     """
-    if mixes(call.base):
+    if has_recurrent_layers(call.base):
         raise MaskMismatch(
-            "Several texts are packed into a row, and layers of this model other than attention would mix "
-            "them. Pass one text a row; or, for one text, an attention_mask of ones."
+            "Several texts are packed into a row, but layers of this model other than attention would mix them. "
+            "Pass one text per row; or, for one text, an attention_mask of ones."
         )
-    return call if keep or _caches(call) is not None else replace(call, use_cache=False)
+    return call if keep or _asks_for_cache(call) is not None else replace(call, use_cache=False)
 
 
-def mixes(base: nn.Module) -> bool:
-    """Whether a model has layers that hand on what they have read, whatever a mask says."""
+def has_recurrent_layers(base: nn.Module) -> bool:
+    """Whether a model has layers that carry a state from token to token, which no mask stops."""
     config: Any = base.config
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
-    return getattr(base, "_is_stateful", False) if kinds is None else any(k.startswith(RECURRENT) for k in kinds)
+    return getattr(base, "_is_stateful", False) if kinds is None else any(kind.startswith(RECURRENT) for kind in kinds)
 
 
-def _numbered(borders: Tensor) -> Tensor:
+def _text_numbers(borders: Tensor) -> Tensor:
+    """Number of each token's text, ``[batch or 1, token]``; ``borders`` is true between two texts."""
     return pad(borders.cumsum(-1), (1, 0))

@@ -1,16 +1,16 @@
 """Check token ids, embeddings and positions of a call of a base model before a kernel meets them.
 
-Shapes and dtypes are known without waiting for a device, and are always checked. Values are looked at on CPU only: on a
-GPU that would mean to wait for the device at every call, and a compiler's trace has none.
+Shapes and dtypes are always checked. Values are checked on CPU only: on a GPU each check would wait for the device, and
+a compiler's trace has no values.
 
-A model hands every keyword it does not name down to its attention functions, some of which read it and some of which
-do not. So each keyword is honoured or refused, for every scheme alike:
+A model passes keywords that it does not name on to its attention functions. Some of these read a keyword, others ignore
+it. So every keyword is honoured or refused, in the same way for all schemes:
 
-    honoured    what the base model's own forward names; texts in a row (`hf_posenc.forward.texts_in_rows`)
-    no effect   on attention: what to return, what to compute a loss of, what processors add (`HARMLESS`)
-    refused     every other one that has a value: ``softcap``, ``s_aux``, ``sliding_window``, ``block_mask`` …
+    honoured    parameters of the base model's own forward; packed texts (`hf_posenc.forward.texts_in_rows`)
+    harmless    no effect on attention: outputs to return, labels of a loss, outputs of processors (`HARMLESS`)
+    refused     every other keyword with a value: ``softcap``, ``s_aux``, ``sliding_window``, ``block_mask`` …
 
-An attention function that somebody registered may read any, and runs under schemes that only rotate or scale.
+A registered attention function of the user may read any keyword. It runs under schemes that only rotate or scale.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ID_TYPES = (torch.int64, torch.int32)  # what `torch.nn.functional.embedding` ta
 
 
 def values_known(x: Tensor) -> bool:
-    """Whether the values of ``x`` can be looked at without waiting for a device."""
+    """Whether the values of ``x`` can be read without waiting for a device."""
     return x.device.type == "cpu" and x.numel() > 0 and not is_traced()
 
 
 def tokens_of_call(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bool) -> Tensor:
-    """Token ids ``[batch, query]`` or embeddings ``[batch, query, width]`` of a call, whichever it has.
+    """Token ids ``[batch, query]`` or embeddings ``[batch, query, width]`` of a call, whichever was passed.
 
     Raises:
-        InvalidInput: there are none, or both; they have another shape or dtype; or an id is not of this model.
+        InvalidInput: neither or both were passed, the shape or dtype is wrong, or an id is outside the vocabulary.
     """
     if (ids is None) == (embeddings is None):
         raise InvalidInput(
@@ -57,34 +57,34 @@ def tokens_of_call(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bo
         raise InvalidInput(f"The input has no tokens, its shape is {tuple(tokens.shape)}. Pass at least one.")
     if ids is None:
         if not tokens.is_floating_point():
-            raise InvalidInput(f"inputs_embeds are {named(tokens.dtype)} values. Pass token numbers as input_ids.")
+            raise InvalidInput(f"inputs_embeds are {dtype_name(tokens.dtype)} values. Pass token numbers as input_ids.")
     else:
         table = module.get_input_embeddings()
-        table = table._modules.get("base_layer", table)  # PEFT keeps the model's own inside its layer
+        table = table._modules.get("base_layer", table)  # PEFT wraps the model's own embedding
         _check_ids(tokens, getattr(table, "num_embeddings", None))
     return tokens
 
 
 def _check_ids(ids: Tensor, vocabulary: int | None) -> None:
     if ids.dtype not in ID_TYPES:
-        raise InvalidInput(f"input_ids are {named(ids.dtype)} values, not token numbers. Pass input_ids.long().")
+        raise InvalidInput(f"input_ids are {dtype_name(ids.dtype)} values, not token numbers. Pass input_ids.long().")
     if vocabulary is None or not values_known(ids):
         return
     low, high = (int(ids),) * 2 if ids.numel() == 1 else (int(end) for end in ids.aminmax())
     if low < 0 or high >= vocabulary:
         raise InvalidInput(
             f"Token {low if low < 0 else high} is outside the vocabulary of this model, 0 … {vocabulary - 1}. "
-            "Use the tokenizer it came with."
+            "Use the tokenizer of this model."
         )
 
 
 def check_position_ids(positions: Any, tokens: Tensor) -> None:
-    """A caller's positions ``[batch or 1, query]``, or coordinates ``[axes, batch or 1, query]``.
+    """Check a caller's positions ``[batch or 1, query]``, or coordinates ``[axes, batch or 1, query]``.
 
-    Their order is free: causality follows the order of the tokens, and distances may be negative.
+    Positions may have any order: causality follows the order of the tokens, and distances may be negative.
 
     Raises:
-        InvalidInput: they are not one a token, or no whole numbers.
+        InvalidInput: there is not one position for each token, or positions are not whole numbers.
     """
     if positions is None:
         return
@@ -96,20 +96,22 @@ def check_position_ids(positions: Any, tokens: Tensor) -> None:
             "Pass one for each token, [batch or 1, tokens]."
         )
     if positions.dtype is torch.bool:
-        raise InvalidInput("position_ids are booleans. Pass whole numbers, or this as attention_mask.")
+        raise InvalidInput("position_ids are booleans. Pass whole numbers, or pass this tensor as attention_mask.")
     if positions.is_complex():
-        raise InvalidInput(f"position_ids are {named(positions.dtype)} values. Pass whole numbers.")
-    if positions.ndim == 3:  # coordinates may be anything else
+        raise InvalidInput(f"position_ids are {dtype_name(positions.dtype)} values. Pass whole numbers.")
+    if positions.ndim == 3:  # coordinates may be fractional
         return
     if positions.is_floating_point():
         raise InvalidInput(
-            f"position_ids are {named(positions.dtype)} numbers, and tokens stand at whole positions. "
+            f"position_ids are {dtype_name(positions.dtype)} numbers, and tokens stand at whole positions. "
             "Pass position_ids.long()."
         )
 
 
 def positions_in_range(positions: Tensor, padding: Tensor | None) -> Tensor:
-    """A caller's positions ``[batch or 1, query]``, those at padding not below 0: ``mask.cumsum(-1) - 1`` has them so.
+    """Check the range of a caller's positions ``[batch or 1, query]``, and return them with 0 for negative padding.
+
+    ``mask.cumsum(-1) - 1`` gives padding on the left the position −1.
 
     Args:
         positions: whole numbers.
@@ -136,18 +138,18 @@ def check_tensor(name: str, value: Any) -> None:
     """Refuse an argument that is no tensor.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the argument is no tensor.
     """
     if not isinstance(value, Tensor):
         raise InvalidInput(f"{name} must be a torch.Tensor, got {shown(value)}. Pass torch.tensor(…).")
 
 
-def named(dtype: torch.dtype) -> str:
-    """A dtype without its module: ``"float16"``."""
+def dtype_name(dtype: torch.dtype) -> str:
+    """Name of a dtype without its module: ``"float16"``."""
     return str(dtype).removeprefix("torch.")
 
 
-# Nothing of attention depends on their values.
+# Keywords that never change attention.
 HARMLESS = frozenset(
     (
         *("position_ids", "cache_position", "use_cache"),
@@ -159,58 +161,58 @@ HARMLESS = frozenset(
         *("pixel_values", "pixel_values_videos", "image_sizes", "input_features", "feature_attention_mask"),
     )
 )
-TEXTS = frozenset(("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"))
-BACKENDS = ("eager", "sdpa", "flex_attention")  # of transformers, beside those of FlashAttention
-_NAMES: dict[type, frozenset[str]] = {}
+PACKED_TEXT_KEYWORDS = frozenset(("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"))
+BUILT_IN_BACKENDS = ("eager", "sdpa", "flex_attention")  # transformers' own, besides FlashAttention
+_PARAMETERS: dict[type, frozenset[str]] = {}
 
 
-def named_keywords(cls: type) -> frozenset[str]:
-    """What the forward pass of a base model names, or of a class that it replaces."""
-    if cls not in _NAMES:
-        # Not by `vars`: the first call may be one that torch.compile traces, which cannot read a class's dictionary.
+def forward_parameter_names(cls: type) -> frozenset[str]:
+    """Names of the parameters of a base model's forward, and of the forwards that it overrides."""
+    if cls not in _PARAMETERS:
+        # Not by `vars`: torch.compile may trace the first call, and cannot read the dictionary of a class.
         forwards = [base.forward for base in cls.__mro__ if hasattr(base, "forward") and base is not nn.Module]
-        _NAMES[cls] = frozenset(name for forward in forwards for name in inspect.signature(forward).parameters)
-    return _NAMES[cls]
+        _PARAMETERS[cls] = frozenset(name for forward in forwards for name in inspect.signature(forward).parameters)
+    return _PARAMETERS[cls]
 
 
 def check_call(module: nn.Module, call: Mapping[str, Any], scheme: Scheme, *, causal: bool) -> None:
-    """Refuse keywords of a call of the base model that may change attention, and that are not honoured.
+    """Refuse keywords of a base model that may change attention and are not honoured.
 
     Args:
         module: the base model.
         call: all keywords of the call.
-        scheme: of the model.
+        scheme: the model's scheme, for the message.
         causal: whether the model is a decoder.
 
     Raises:
         UnknownKeyword: a keyword is not known to be harmless.
     """
-    heeded = named_keywords(type(module))
-    if call.keys() <= heeded:  # a decoding step, most often
+    honoured = forward_parameter_names(type(module))
+    if call.keys() <= honoured:  # true for most decoding steps
         return
     config: Any = module.config
     backend = (config._attn_implementation or "eager").removeprefix("paged|")
-    if backend in BACKENDS or "flash" in backend:
-        check_keywords(call, scheme, causal=causal, heeded=heeded)
+    if backend in BUILT_IN_BACKENDS or "flash" in backend:
+        check_keywords(call, scheme, causal=causal, honoured=honoured)
 
 
 def check_keywords(
-    call: Mapping[str, Any], scheme: Scheme, *, causal: bool, heeded: Collection[str], window: int | None = None
+    call: Mapping[str, Any], scheme: Scheme, *, causal: bool, honoured: Collection[str], window: int | None = None
 ) -> None:
-    """Refuse keywords that would change what attention computes, and that are not read.
+    """Refuse keywords that would change attention and are not honoured.
 
     Args:
-        call: keywords of a base model, or those an attention module does not name itself.
-        scheme: for the message.
+        call: keywords of a base model, or the keywords that an attention module does not name itself.
+        scheme: named in the message.
         causal: whether the model is a decoder.
-        heeded: names that are taken into account.
-        window: keys that a query of the layer sees at most, which the mask or the visible band says as well.
+        honoured: names of supported keywords.
+        window: largest number of keys that a query of the layer sees; the mask or the visible band applies it as well.
 
     Raises:
         UnknownKeyword: a keyword is not known to be harmless.
     """
     for name, value in call.items():
-        if value is None or name in HARMLESS or name in TEXTS or name in heeded:
+        if value is None or name in HARMLESS or name in PACKED_TEXT_KEYWORDS or name in honoured:
             continue
         if (name == "is_causal" and bool(value) == causal) or (name == "sliding_window" and value == window):
             continue
@@ -218,12 +220,12 @@ def check_keywords(
 
 
 def refuse_keyword(name: str, value: Any, scheme: Scheme) -> None:
-    """Raise the error of a keyword that is not honoured.
+    """Raise the error for a keyword that is not honoured.
 
     Raises:
         UnknownKeyword: always.
     """
     raise UnknownKeyword(
         f"Attention is called with {name}={shown(value)}, which scheme {scheme.shown_name!r} ignores, like "
-        "every other scheme. Leave it out; what it sets may be an option of the model's configuration."
+        "every other scheme. Leave it out; the model's configuration may have an option for it."
     )

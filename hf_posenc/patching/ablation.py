@@ -1,12 +1,12 @@
-"""Ablation: what a scheme contributes must reach the patched layer, each term on its own.
+"""Ablation: switch off each term of a scheme in turn, and check that the patched layer's outputs change.
 
-The comparison with the unpatched model cannot tell a scheme whose codes, bias or scale were dropped on the way from one
-that took effect: the model's own positions are gone in both. So the hooks of one term are made neutral, and compared:
+The unpatched model alone cannot show whether the scheme's codes, bias or scale reach the layer: removing the model's
+own positions changes the outputs too. So the hooks of one term are replaced by neutral ones, and two results compared:
 
-    formula   on random queries, keys and values, without the adapter: how much the term matters
-    layer     the probe of the adapter: must change as well, where the formula does
+    formula   on random queries, keys and values, without the adapter: how much the term changes attention
+    layer     the probe of the adapter: must change as well if the formula does
 
-With all hooks neutral nothing is left that knows positions: outputs must not depend on them.
+With all hooks neutral, nothing depends on positions any more, so outputs must not either.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Hooks = Mapping[str, Callable[..., Any]]
 
 
 def unprepared(scheme: Scheme, *states: Tensor) -> tuple[Tensor, ...]:
-    """Queries and keys as they are, with zeros where the scheme's are wider, which its rotation expects."""
-    return tuple(functional.pad(one, (0, scheme.key_width - one.shape[-1])) for one in states)
+    """Queries and keys unchanged, but padded with zeros to the width that the scheme's rotation expects."""
+    return tuple(functional.pad(state, (0, scheme.key_width - state.shape[-1])) for state in states)
 
 
 HOOKS = (
@@ -39,7 +39,7 @@ HOOKS = (
     *("query_scale", "row_scale", "logit_scale", "visible", "sink"),
 )
 NEUTRAL: Hooks = {**{name: getattr(Scheme, name) for name in HOOKS}, "prepare": unprepared}
-"""Hooks of a scheme, as functions of it and their arguments, where a scheme does not have them."""
+"""The hooks of a scheme that overrides none, as functions of the scheme and the hook's arguments."""
 
 TERMS: Mapping[str, tuple[str, ...]] = {
     "a rotation": ("rotation", "row_rotation", "regions"),  # regions may have rotations of their own
@@ -53,13 +53,13 @@ TERMS: Mapping[str, tuple[str, ...]] = {
     "a mask by distance": ("visible",),
     "an attention sink": ("sink",),
 }
-"""What reaches attention, and the hooks that bring it. Codes are added before it."""
+"""Each contribution of a scheme to attention, and the hooks that return it. Codes are added before attention."""
 
 
 @contextmanager
 def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
-    """Run the block with other hooks, in all parts of a scheme; what is kept of its own answers is kept afterwards."""
-    kept = [(memo, dict(memo)) for one in {scheme, *scheme.schemes} if (memo := vars(one).get("kept_answers"))]
+    """Run the block with ``hooks`` in all parts of a scheme. Its own hooks and their cached answers are restored."""
+    cached = [(memo, dict(memo)) for part in {scheme, *scheme.schemes} if (memo := vars(part).get("kept_answers"))]
     for part in scheme.schemes:
         for name, hook in hooks.items():
             setattr(part, name, partial(hook, part))
@@ -69,23 +69,23 @@ def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
         for part in scheme.schemes:
             for name in hooks:
                 delattr(part, name)
-            part.training = part.training  # an assignment, after which nothing is kept of what the hooks answered
-        for memo, answers in kept:
+            part.training = part.training  # any assignment discards cached answers, here those of the replaced hooks
+        for memo, answers in cached:
             memo.update(answers)
 
 
 def neutral(hooks: Iterable[str]) -> Hooks:
-    """Hooks as of a scheme that does not have them."""
+    """The named hooks without any effect, as in a scheme that does not override them."""
     return {name: NEUTRAL[name] for name in hooks}
 
 
 def has_any(scheme: Scheme, hooks: Iterable[str]) -> bool:
-    """Whether a part of the scheme has one of these hooks."""
+    """Whether a part of the scheme overrides one of these hooks."""
     return any(overrides(part, hook) for part in scheme.schemes for hook in hooks)
 
 
 def random_code(scheme: Scheme, positions: Tensor) -> Tensor:
-    """A code of each position, ``[1, token]`` to ``[1, token, width]``, that no normalisation removes."""
+    """Random code ``[1, token, width]`` of positions ``[1, token]``, which no normalisation removes."""
     generator = torch.Generator().manual_seed(1)
     return torch.randn(*positions.shape, scheme.geometry.code_width, generator=generator).to(positions.device)
 
@@ -93,7 +93,10 @@ def random_code(scheme: Scheme, positions: Tensor) -> Tensor:
 def formula_change(
     attention: Any, scheme: Scheme, geometry: Geometry, positions: Tensor, hidden: Tensor, hooks: Hooks
 ) -> float:
-    """Relative change of attention by its formula, on random queries, keys and values, under other hooks."""
+    """Relative change of the attention formula's output when ``hooks`` replace the scheme's own.
+
+    Queries, keys and values are random.
+    """
     generator, shape = torch.Generator().manual_seed(2), (positions.shape[1], geometry.head_dim)
     heads = geometry.heads, geometry.kv_heads, geometry.kv_heads
     q, k, v = (torch.randn(1, count, *shape, generator=generator).to(positions.device) for count in heads)

@@ -41,53 +41,52 @@ def save_atomically(
     results: Any = None,
     **kwargs: Any,
 ) -> None:
-    """``save_pretrained`` of a patched model: as the class's own method does, into a staging folder first.
+    """``save_pretrained`` of a patched model: run the class's own method in a staging folder, then move the files.
 
-    Where several processes write, or the Hub is written to, the class's own method runs alone.
+    If several processes write, or the model is pushed to the Hub, the class's own method writes directly.
 
     Args:
-        model: patched.
-        save_directory: the folder.
-        *args: of the class's own method.
+        model: a patched model.
+        save_directory: folder of the checkpoint.
+        *args: arguments of the class's own method.
         code: ``"bundle"`` for a checkpoint that brings its code (`hf_posenc.patching.code_bundle`).
-        results: of an evaluation, for the model card; see `hf_posenc.patching.model_card.write_results`.
-        **kwargs: of the class's own method.
+        results: results of an evaluation, for the model card; see `hf_posenc.patching.model_card.write_results`.
+        **kwargs: arguments of the class's own method.
 
     Raises:
-        HostConfigInvalid: the configuration was changed after the patch in what decides positions.
-        CheckpointMismatch: it does not say what each part of the model carries.
+        HostConfigInvalid: an entry of the configuration that decides positions was changed after the patch.
+        CheckpointMismatch: the configuration does not record the scheme of each patched part.
         NotExpressible: the code cannot be bundled.
-        OptionOutOfRange: ``code`` is something else.
+        OptionOutOfRange: ``code`` has another value.
         BadComparison: the results have no number of this scheme.
-        FolderUnusable: the folder, or one that it would be in, is a file; or it holds a PEFT adapter.
+        FolderUnusable: the folder or one of its parents is a file, or the folder holds a PEFT adapter.
     """
     if code not in (None, BUNDLE):
-        raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Leave it out, or pass that.")
+        raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Pass one of these.")
     for module in model.modules():
         patch = module.__dict__.get(STASH)
         if patch is not None:
             check_unchanged(patch)
-    check_said(model)
-    own: Any = getattr(type(model), METHOD)
-    shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
-    if (args or shared) and (code or results is not None):
+    check_recorded(model)
+    save_pretrained: Any = getattr(type(model), METHOD)
+    writes_elsewhere = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
+    if (args or writes_elsewhere) and (code or results is not None):
         raise NotExpressible(
             "Code and results go into a checkpoint that one process writes into a folder. Leave out push_to_hub, "
             "distributed_checkpoint and arguments without a name; model.push_to_hub(name, code='bundle') uploads."
         )
-    folder_to_write(save_directory)  # transformers logs that it is a file, and returns
+    folder_to_write(save_directory)  # raises for a file, where transformers only logs an error
     if not getattr(model, "_hf_peft_config_loaded", False):
         refuse_adapter_folder(Path(save_directory))
-    if args or shared or not kwargs.get("is_main_process", True):
-        return own(model, save_directory, *args, **kwargs)
+    if args or writes_elsewhere or not kwargs.get("is_main_process", True):
+        return save_pretrained(model, save_directory, *args, **kwargs)
     if not hasattr(model, "hf_device_map") and any(weight.is_meta for weight in model.parameters()):
-        kwargs.setdefault(
-            "state_dict", offloaded_values(model)
-        )  # transformers saves offloaded weights only with a device map
+        # transformers saves offloaded weights only with a device map
+        kwargs.setdefault("state_dict", offloaded_values(model))
     if code:
         check_code(model)
     with staged(save_directory) as staging:
-        own(model, str(staging), **kwargs)
+        save_pretrained(model, str(staging), **kwargs)
         raise_limits_in(Path(save_directory), model, into=staging)
         if code:
             write_code(model, staging)
@@ -96,11 +95,11 @@ def save_atomically(
 
 
 METHODS: dict[str, Any] = {METHOD: (nn.Module, save_atomically), "push_to_hub": (PreTrainedModel, push)}
-"""What a patched model does otherwise than its class, and of which classes."""
+"""Methods that a patched model gets on the instance: name, required class and function."""
 
 
 def install_atomic_save(model: nn.Module) -> None:
-    """Give ``model`` the methods that its class has and that nobody else has put on the instance."""
+    """Put those `METHODS` on ``model`` that its class has, unless the instance has a method of that name already."""
     for name, (of, method) in METHODS.items():
         if isinstance(model, of) and hasattr(type(model), name) and name not in model.__dict__:
             model.__dict__[name] = partial(method, model)
@@ -114,36 +113,36 @@ def remove_atomic_save(model: nn.Module) -> None:
 
 
 def check_saver(base: nn.Module) -> None:
-    """Refuse the innermost running ``save_pretrained``, where what it saves does not say the scheme of ``base``."""
+    """Refuse the innermost running ``save_pretrained`` if the configuration it saves lacks the scheme of ``base``."""
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(sys._getframe()) if frame.f_code.co_name == METHOD)
     saver = next((one for one in callers if isinstance(one, nn.Module)), None)
     if saver is None or not any(module is base for module in saver.modules()):
         return
     adapters = getattr(saver, "peft_config", None)
     if not adapters:
-        check_said(saver)
+        check_recorded(saver)
     elif stacks_of(saver) and not all(BASE_KEY in vars(config) for config in adapters.values()):
-        raise _lost(saver, base)
+        raise _unrecorded(saver, base)
 
 
-def check_said(model: nn.Module) -> None:
-    """Refuse to save a model whose configuration does not say what each of its patched parts carries."""
+def check_recorded(model: nn.Module) -> None:
+    """Refuse to save a model whose configuration does not record the scheme of each of its patched parts."""
     config: Any = getattr(model, "config", None)
-    said = getattr(config, SCHEME_KEY, None)
+    recorded = getattr(config, SCHEME_KEY, None)
     for module in model.modules():
-        if STASH in module.__dict__ and said != vars(module)[ENTRY]:
-            raise _lost(model, module)
+        if STASH in module.__dict__ and recorded != vars(module)[ENTRY]:
+            raise _unrecorded(model, module)
     for name, stack in stacks_of(model).items():
-        if said is not None and not is_patched(stack):
+        if recorded is not None and not is_patched(stack):
             raise CheckpointMismatch(
                 f"The {name} of this {type(model).__name__} is not patched any more, but the configuration records a "
                 "scheme for both stacks. Call unpatch_model(model), or patch both stacks, before saving."
             )
 
 
-def _lost(model: nn.Module, part: nn.Module) -> CheckpointMismatch:
-    together = ", or patch both stacks at once: patch_model(model, scheme)" if stacks_of(model) else ""
+def _unrecorded(model: nn.Module, part: nn.Module) -> CheckpointMismatch:
+    both_stacks = ", or patch both stacks at once: patch_model(model, scheme)" if stacks_of(model) else ""
     return CheckpointMismatch(
         f"A {type(part).__name__} inside this {type(model).__name__} is patched, but the configuration that is being "
-        f"saved does not record its scheme. Save that part alone, or call unpatch_model on it{together}."
+        f"saved does not record its scheme. Save that part alone, or call unpatch_model on it{both_stacks}."
     )

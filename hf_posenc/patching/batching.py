@@ -1,8 +1,8 @@
 """Check a patched model before it begins a continuous batch.
 
-transformers runs continuous batches in another thread, where an error becomes a string in every result, and
-`generate_batch` returns as if it had succeeded. So `init_continuous_batching` is replaced on the instance, which checks
-in the caller's thread (`hf_posenc.forward.paged_support`).
+transformers runs continuous batches in another thread. There an error becomes a string in every result, and
+`generate_batch` returns as if it had succeeded. So `init_continuous_batching` is replaced on the instance by a function
+that runs the checks of `hf_posenc.forward.paged_support` in the caller's thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DISCARD_CACHE = "destroy_cached_continuous_batching_manager"
 
 
 def init_checked(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``init_continuous_batching`` of a patched model; `generate_batch` and all others call it.
+    """``init_continuous_batching`` of a patched model, which `generate_batch` and all other entry points call.
 
     Raises:
         BackendCannotCarry: the paged KV cache cannot hold what the scheme caches, or the backend that continuous
@@ -31,8 +31,8 @@ def init_checked(model: Any, *args: Any, **kwargs: Any) -> Any:
     """
     before = model.config._attn_implementation
     manager = getattr(type(model), METHOD)(model, *args, **kwargs)  # computes and allocates nothing yet
-    of_old = getattr(manager, "use_cuda_graph", False)  # transformers 5.4
-    graphs = any(getattr(manager.continuous_batching_config, "cuda_graph_booleans", (of_old,)))
+    uses_graph = getattr(manager, "use_cuda_graph", False)  # transformers 5.4
+    graphs = any(getattr(manager.continuous_batching_config, "cuda_graph_booleans", (uses_graph,)))
     try:
         for module in model.modules():
             if ATTENTIONS in module.__dict__:
@@ -45,7 +45,7 @@ def init_checked(model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def install_batching_check(model: nn.Module) -> None:
-    """Give every module of ``model`` that generates the method, and discard pages cached by earlier batches."""
+    """Put `init_checked` on every generating module of ``model``, and discard pages cached by earlier batches."""
     for module in _generating_modules(model):
         getattr(module, DISCARD_CACHE)()
         if METHOD not in module.__dict__:
@@ -53,7 +53,7 @@ def install_batching_check(model: nn.Module) -> None:
 
 
 def remove_batching_check(model: nn.Module) -> None:
-    """Undo `install_batching_check`; discard pages with keys of the scheme."""
+    """Undo `install_batching_check`, and discard pages that hold keys of the scheme."""
     for module in _generating_modules(model):
         if getattr(module.__dict__.get(METHOD), "func", None) is init_checked:
             getattr(module, DISCARD_CACHE)()

@@ -1,15 +1,15 @@
 """A checkpoint that brings its code: ``save_pretrained(folder, code="bundle")``.
 
 modeling_hf_posenc.py   the classes that ``auto_map`` of config.json names
-hf_posenc_code.py       the modules of this package that they need, as they are, and what imports them
+hf_posenc_code.py       unchanged copies of the modules of this package that they need, and the code that imports them
 
 `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)` then needs transformers and a few packages, but
-not this one. The modules are those that the scheme, the adapter of the model and the loader import, found in their
-syntax trees: about a hundred and fifty, as everything that an attention call may need is among them. Two files, because
-transformers fetches what a file imports by its name alone, without folders, and asks the Hub for each.
+not this one. The bundle holds the modules that the scheme, the model's adapter and the loader import, as read from
+their syntax trees. These are about 150, because an attention call may need any of them. They are packed into one file,
+because transformers fetches each imported file from the Hub separately, and ignores folders.
 
-Without ``trust_remote_code`` the config guard refuses the checkpoint as ever; `hf_posenc.from_pretrained` loads it with
-the installed package.
+Without ``trust_remote_code`` the config guard refuses the checkpoint, as it refuses any other. With the installed
+package, `hf_posenc.from_pretrained` loads it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hf_posenc.schemes.base import Scheme
 BUNDLE = "bundle"
 IN_TEXTS, ROOT = source_finder.IN_TEXTS, __name__.partition(".")[0]
 FROM_BUNDLE = ROOT != IN_TEXTS
-"""Whether this module was itself loaded from a checkpoint: what is saved then brings its code again."""
+"""Whether this module was itself loaded from a checkpoint. Models saved by it then bring their code by default."""
 CODE = "hf_posenc_code"
 LOADER = "checkpoints.bundled"
 LICENCE = """# Part of the Python package hf-posenc, version {version}.
@@ -65,44 +65,44 @@ for name in {modules}:
     import_module(f"{{PACKAGE}}.{{name}}")  # registers what it defines
 bundled = import_module(f"{{PACKAGE}}.{loader}")
 
-{config} = bundled.config_class(transformers.{config})
+{config} = bundled.guarded_class(transformers.{config})
 {classes}
 '''
 PACKAGES = ("accelerate", "annotated_types", "packaging", "pydantic", "safetensors", "torch")
-"""What the modules import beside transformers; named in the code, so that transformers says which one is missing."""
+"""Packages that the modules import besides transformers; named in the code, so transformers reports missing ones."""
 
 
 def check_code(model: Any) -> None:
-    """Refuse a model whose code `write_code` cannot write, before its weights are written. Raises as that does."""
+    """Refuse a model whose code `write_code` cannot write, with the same errors, before the weights are written."""
     host_class(model)
     own_modules(model)
 
 
 def write_code(model: Any, folder: Path) -> None:
-    """Add its code to a checkpoint that was just saved.
+    """Add the code of ``model`` to the checkpoint that was just saved.
 
     Args:
-        model: patched; as it was saved.
-        folder: of the checkpoint.
+        model: the patched model that was saved.
+        folder: folder of the checkpoint.
 
     Raises:
-        NotExpressible: the code of a scheme, an adapter or the model is not of this package or of transformers, or the
-            weights are quantised.
+        NotExpressible: a scheme or adapter is not part of this package, the model's class is not part of transformers,
+            or the weights are quantised.
     """
     host, own = host_class(model), own_modules(model)
     autos = auto_classes(host)
     write_bytes(folder / f"{CODE}.py", code_text(own).encode())
     write_bytes(folder / f"{MODELING}.py", modeling_text(host, autos, own, describe(model).scheme).encode())
     content = read_object(folder / "config.json")
-    of_auto = {"AutoConfig": host.config_class.__name__, **autos}
-    content["auto_map"] = {auto: f"{MODELING}.{name}" for auto, name in of_auto.items()}
+    classes = {"AutoConfig": host.config_class.__name__, **autos}
+    content["auto_map"] = {auto: f"{MODELING}.{name}" for auto, name in classes.items()}
     write_bytes(folder / "config.json", (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
     write_section(folder, content["position_scheme"], next(iter(autos), host.__name__))
     update_metadata(folder, library_name="transformers")
 
 
 def code_text(own: Iterable[str]) -> str:
-    """The file of the modules that ``own`` and the loader need, and of what imports them."""
+    """Text of the file with all modules that ``own`` and the loader need, and with the code that imports them."""
     texts = {inside(name): text_of(name) for name in closure((*own, f"{ROOT}.{LOADER}"))}
     quoted = "".join(f"    {name!r}: {quote(texts[name])},\n" for name in sorted(texts))
     head = LICENCE.format(version=version_here()) + CODE_HEAD + text_of(source_finder.__name__)
@@ -110,11 +110,11 @@ def code_text(own: Iterable[str]) -> str:
 
 
 def modeling_text(host: Any, autos: Mapping[str, str], own: Iterable[str], scheme: str) -> str:
-    """The file of the classes that ``auto_map`` names.
+    """Text of the file with the classes that ``auto_map`` names.
 
     Args:
         host: class of the model.
-        autos: Auto classes, and the class each chooses.
+        autos: maps each Auto class to the class it chooses.
         own: modules that define the schemes and adapters.
         scheme: name of the scheme.
     """
@@ -128,30 +128,30 @@ def modeling_text(host: Any, autos: Mapping[str, str], own: Iterable[str], schem
 
 
 def host_class(model: Any) -> Any:
-    """The class of transformers that a model is of.
+    """The transformers class of ``model`` before the patch.
 
     Raises:
-        NotExpressible: it is of another package, has adapters of PEFT in it, or is quantised.
+        NotExpressible: the class is not part of transformers, the weights are quantised, or it carries a PEFT adapter.
     """
-    changed = (one for module in model.modules() for one in getattr(vars(module).get(STASH), "classes", ()))
-    found = next((cls for module, cls in changed if module is model), type(model))
-    known: Any = getattr(transformers, found.__name__, None)
-    if known is not found:
+    changed = (change for module in model.modules() for change in getattr(vars(module).get(STASH), "classes", ()))
+    host = next((cls for module, cls in changed if module is model), type(model))
+    known: Any = getattr(transformers, host.__name__, None)
+    if known is not host:
         raise NotExpressible(
-            f"The class {found.__name__} is not part of transformers, so its code cannot be bundled. Save the "
+            f"The class {host.__name__} is not part of transformers, so its code cannot be bundled. Save the "
             "checkpoint without code=, and load it where that class is installed."
         )
-    if getattr(model, "is_quantized", False) or any(not one.is_floating_point() for one in model.parameters()):
+    if getattr(model, "is_quantized", False) or any(not p.is_floating_point() for p in model.parameters()):
         raise NotExpressible(
-            f"The weights of this {found.__name__} are quantised, and a checkpoint that brings its code cannot say "
+            f"The weights of this {host.__name__} are quantised, and a checkpoint that brings its code cannot say "
             "how. Save it without code=, or load the model in a floating dtype first."
         )
     if getattr(model, "peft_config", None):
         raise NotExpressible(
-            f"This {found.__name__} carries a PEFT adapter, which a checkpoint that brings its code does not hold. "
+            f"This {host.__name__} carries a PEFT adapter, which a checkpoint that brings its code does not hold. "
             "Merge it first: hf-posenc merge, or merge_and_unload()."
         )
-    return found
+    return host
 
 
 def own_modules(model: nn.Module) -> list[str]:
@@ -179,58 +179,58 @@ def own_modules(model: nn.Module) -> list[str]:
 
 
 def auto_classes(host: Any) -> dict[str, str]:
-    """The Auto classes that know the configuration of a model class, with the class each chooses; its own first."""
-    found: dict[str, str] = {}
+    """Auto classes that support the configuration of ``host``, and the class each chooses; those of ``host`` first."""
+    choices: dict[str, str] = {}
     for name in dir(transformers.models.auto.modeling_auto):
         auto = getattr(transformers.models.auto.modeling_auto, name)
         if name.startswith("AutoModel") and hasattr(auto, "_model_mapping") and hasattr(transformers, name):
             chosen = auto._model_mapping.get(host.config_class, ())
             for cls in chosen if isinstance(chosen, tuple) else (chosen,):
-                if name not in found or cls is host:
-                    found[name] = cls.__name__
-    return dict(sorted(found.items(), key=lambda one: one[1] != host.__name__ or not one[0].startswith("AutoModelFor")))
+                if name not in choices or cls is host:
+                    choices[name] = cls.__name__
+    return dict(sorted(choices.items(), key=lambda c: c[1] != host.__name__ or not c[0].startswith("AutoModelFor")))
 
 
 def closure(names: Iterable[str]) -> set[str]:
-    """Modules of this package, everything of it that they import, and the packages all of these are in."""
-    found, left = {ROOT}, list(names)
-    while left:
-        name = left.pop()
-        if name in found:
+    """The named modules, all modules of this package that they import directly or indirectly, and their packages."""
+    seen, pending = {ROOT}, list(names)
+    while pending:
+        name = pending.pop()
+        if name in seen:
             continue
-        found.add(name)
-        left += [name.rpartition(".")[0], *imports_of_text(text_of(name))]
-    return found
+        seen.add(name)
+        pending += [name.rpartition(".")[0], *imports_of_text(text_of(name))]
+    return seen
 
 
 def imports_of_text(text: str) -> Iterator[str]:
-    """Modules of this package that a module imports, by their names here; not what type checkers alone import."""
-    left: list[ast.AST] = [ast.parse(text)]
-    while left:
-        node = left.pop()
+    """Names of the modules of this package that a source imports, without imports under ``TYPE_CHECKING``."""
+    pending: list[ast.AST] = [ast.parse(text)]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            left += node.orelse
+            pending += node.orelse
             continue
-        left += ast.iter_child_nodes(node)
+        pending += ast.iter_child_nodes(node)
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == IN_TEXTS:
             module = f"{ROOT}{str(node.module).removeprefix(IN_TEXTS)}"
             yield module
-            yield from (name for one in node.names if is_module(name := f"{module}.{one.name}"))
+            yield from (name for alias in node.names if is_module(name := f"{module}.{alias.name}"))
 
 
 def is_module(name: str) -> bool:
-    """Whether a name is that of a module, and not of something in one."""
+    """Whether a dotted name is the name of a module, and not of a member of a module."""
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is no package
+    except ModuleNotFoundError:  # the parent is a module, not a package
         return False
 
 
 def text_of(name: str) -> str:
-    """The source of a module of this package; of the package itself, a docstring and the version.
+    """Source of a module of this package. For the package itself, a docstring and the version.
 
     Raises:
-        NotExpressible: it was installed without its source.
+        NotExpressible: the module was installed without its source.
     """
     if name == ROOT:
         return f'"""Part of hf-posenc, in a checkpoint."""\n\n__version__ = {version_here()!r}\n'
@@ -248,11 +248,10 @@ def inside(name: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A literal of a text that reads as the text does, wherever that can be."""
-    plain = f"r'''{text}'''"
-    return plain if "'''" not in text and not text.endswith(("\\", "'")) else repr(text)
+    """Python literal of ``text``: a raw triple-quoted string if the text allows it, else its ``repr``."""
+    return repr(text) if "'''" in text or text.endswith(("\\", "'")) else f"r'''{text}'''"
 
 
 def version_here() -> str:
-    """The version of this package, also where it runs from a checkpoint."""
+    """Version of this package, also if it runs from a checkpoint."""
     return str(import_module(ROOT).__version__)

@@ -17,14 +17,14 @@ TOKENS = 64
 
 
 def spread_positions(reach: int) -> Tensor:
-    """Up to `TOKENS` positions spread over a reach in tokens, the first and the last among them, ``[1, n]``."""
+    """Up to `TOKENS` positions ``[1, n]`` spread evenly over ``reach`` tokens, from the first to the last."""
     return torch.linspace(0, reach - 1, min(TOKENS, reach)).round().long().unique()[None]
 
 
 def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry, window: int | None = None) -> bool:
     """Whether the scheme's values at these positions differ from those of the unpatched layer of this geometry.
 
-    ``window`` is that of the layer itself: keys that a query sees at most; None for all.
+    ``window`` is the layer's own sliding window: the most keys that a query sees, or None for all.
     """
     ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     if (
@@ -44,13 +44,13 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry, win
             return True
         rotation = original_rotation
     span = int(positions.max()) + 1
-    seen = span if window is None else min(span, window)
+    visible_keys = span if window is None else min(span, window)
     rotation = without_equal_axes(scheme, rotation, positions)
     scales = [scale for scale in (terms.query_scale, terms.row_scale) if scale is not None]
     return (
-        abs(terms.logit_scale - (rotary.logit_scale if rotary else 1.0)) > 1e-6  # one is measured in float32
+        abs(terms.logit_scale - (rotary.logit_scale if rotary else 1.0)) > 1e-6  # the model's is measured in float32
         or any(bool((scale - 1).abs().max() > 1e-6) for scale in scales)
-        or (terms.visible != EVERYTHING and (terms.visible.farthest or seen) < seen)
+        or (terms.visible != EVERYTHING and (terms.visible.farthest or visible_keys) < visible_keys)
         or changes_angles(terms.regions, positions, rotation, original_rotation, causal=geometry.causal)
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
         or (scheme.replaces_host and geometry.biased)
@@ -58,27 +58,27 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry, win
 
 
 def changes_bias(scheme: Scheme, ctx: PositionContext, geometry: Geometry) -> bool:
-    """Whether the scheme's biases of scores are others than the model's own linear bias, or none where it has none."""
-    kept = any(isinstance(part, HostRotation) for part in scheme.schemes)
-    brought = [part for part in scheme.schemes if overrides(part, "bias") and not isinstance(part, HostRotation)]
-    brought = [part for part in brought if not part.silent_at_first]
-    if not brought:
-        return geometry.slopes is not None and not kept
-    if geometry.slopes is None or kept or len(brought) > 1:
+    """Whether the scheme changes the bias of the scores, compared with the model's own linear bias or none."""
+    keeps_own = any(isinstance(part, HostRotation) for part in scheme.schemes)
+    added = [part for part in scheme.schemes if overrides(part, "bias") and not isinstance(part, HostRotation)]
+    added = [part for part in added if not part.silent_at_first]
+    if not added:
+        return geometry.slopes is not None and not keeps_own
+    if geometry.slopes is None or keeps_own or len(added) > 1:
         return True
-    found = getattr(brought[0].bias(ctx), "slopes", None)
+    slopes = getattr(added[0].bias(ctx), "slopes", None)
     own = ctx.constant(geometry.slopes)
-    return found is None or not torch.allclose(found.detach().to(own), own, rtol=1e-6, atol=0.0)
+    return slopes is None or not torch.allclose(slopes.detach().to(own), own, rtol=1e-6, atol=0.0)
 
 
 def shows_silent_terms(scheme: Scheme) -> bool:
-    """Whether a bias or a sink without effect at first may show; by how much is not known.
+    """Whether a bias or a sink that has no effect at first may change outputs, by an unknown amount.
 
-    A bias is zero until it is trained; what a sink takes depends on the scores beside it.
+    Such a bias is zero until it is trained. The weight of a sink depends on the other scores of the query.
     """
     silent = [part for part in scheme.schemes if part.silent_at_first]
     weights = [weight.detach() for part in silent for weight in part.parameters()]
-    trained = (weight.is_meta or bool(weight.any()) for weight in weights)  # offloaded ones are on the meta device
+    trained = (weight.is_meta or bool(weight.any()) for weight in weights)  # offloaded weights are on the meta device
     return any(part.sink() is not None for part in silent) or any(trained)
 
 
@@ -87,8 +87,8 @@ def changes_queries_or_keys(part: Scheme) -> bool:
     geometry = part.geometry
     query, key = (torch.ones(1, heads, 1, geometry.head_dim) for heads in (geometry.heads, geometry.kv_heads))
     prepared = part.prepare(query, key)
-    brings_sink = part.sink() is not None and not part.silent_at_first
-    return brings_sink or prepared[0] is not query or prepared[1] is not key
+    adds_sink = part.sink() is not None and not part.silent_at_first
+    return adds_sink or prepared[0] is not query or prepared[1] is not key
 
 
 def adds_to_embeddings(scheme: Scheme, positions: Tensor) -> bool:
@@ -104,43 +104,46 @@ def adds_to_embeddings(scheme: Scheme, positions: Tensor) -> bool:
 
 
 def without_equal_axes(scheme: Scheme, rotation: Rotation | None, positions: Tensor) -> Rotation | None:
-    """The rotation without axes, where all coordinates of these positions equal the positions themselves."""
+    """The rotation without its axes, if all coordinates of these positions equal the positions themselves."""
     if rotation is None or rotation.axes is None:
         return rotation
-    one = bool((scheme.coordinates(positions, None) == positions[..., None]).all())
-    return replace(rotation, axes=None) if one else rotation
+    axes_equal = bool((scheme.coordinates(positions, None) == positions[..., None]).all())
+    return replace(rotation, axes=None) if axes_equal else rotation
 
 
 def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
-    """Whether two rotations are equal up to the float32 rounding of their frequencies; several axes never equal one."""
+    """Whether two rotations are equal up to the float32 rounding of their frequencies. Axes must be equal too."""
     if one is None or two is None:
         return one is two
     shapes = [replace(rotation, frequencies=(), amplitude=1.0) for rotation in (one, two)]
     alike = one.dims == two.dims and shapes[0] == shapes[1]
     alike = alike and abs(one.amplitude - two.amplitude) <= 1e-6 * two.amplitude
     pairs = zip(one.numbers, two.numbers, strict=alike)
-    return alike and all(abs(a - b) <= 1e-6 * abs(b) + 1e-24 for a, b in pairs)  # pairs that are not rotated at all
+    return alike and all(abs(a - b) <= 1e-6 * abs(b) + 1e-24 for a, b in pairs)  # 1e-24: pairs that are not rotated
 
 
 def changes_angles(
     regions: tuple[Region, ...], positions: Tensor, rotation: Rotation | None, own: Rotation | None, *, causal: bool
 ) -> bool:
-    """Whether some query and key get another distance than their tokens have, or another rotation, or are masked."""
-    here, there = positions[:, :, None], positions[:, None, :]
-    left = Band(0, None).holds(here, there) if causal else torch.ones_like(here - there, dtype=torch.bool)
+    """Whether some pair of query and key gets another distance than that of its tokens, another rotation, or a mask.
+
+    ``own`` is the rotation of the unpatched model.
+    """
+    query, key = positions[:, :, None], positions[:, None, :]
+    remaining = Band(0, None).holds(query, key) if causal else torch.ones_like(query - key, dtype=torch.bool)
     for region in regions:
-        mine = left & region.band.holds(here, there)
-        turned = not same_rotation(region.rotation or rotation, own) or any(one != 1 for one in region.by_head)
-        if bool((mine & (moved_by(region, positions) | turned)).any()):
+        in_region = remaining & region.band.holds(query, key)
+        rotates_anew = not same_rotation(region.rotation or rotation, own) or any(f != 1 for f in region.by_head)
+        if bool((in_region & (changes_distance(region, positions) | rotates_anew)).any()):
             return True
-        left = left & ~mine
-    return bool(left.any())
+        remaining = remaining & ~in_region
+    return bool(remaining.any())
 
 
-def moved_by(region: Region, positions: Tensor) -> Tensor:
-    """Which queries and keys have another distance in a region than their tokens have, in some band of frequencies."""
+def changes_distance(region: Region, positions: Tensor) -> Tensor:
+    """Whether a region changes the distance of each query and key, in some band of frequencies; bool."""
     distance = positions[:, :, None] - positions[:, None, :]
     if region.query_bands_at is None or region.key_bands_at is None:
         return region.query_at(positions)[:, :, None] - region.key_at(positions)[:, None, :] != distance
-    moved = region.query_bands_at(positions)[:, :, None] - region.key_bands_at(positions)[:, None, :]
-    return (moved != distance[..., None]).any(-1)
+    by_band = region.query_bands_at(positions)[:, :, None] - region.key_bands_at(positions)[:, None, :]
+    return (by_band != distance[..., None]).any(-1)

@@ -1,4 +1,4 @@
-"""What a PEFT model trains beside its matrices is kept in float32: copies of whole modules, and learned positions."""
+"""Keep learned positions and PEFT's copies of whole modules in float32 while a half-precision model is trained."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hf_posenc.core.torch_state import remove_hooks
 from hf_posenc.patching.layer_run import cast
 from hf_posenc.patching.state import is_patched
 
-MARK = "float32_copy"  # of a layer: the dtype it had
+MARK = "float32_copy"  # attribute of a converted layer: its dtype before
 
 
 def keep_in_float32(model: nn.Module) -> list[nn.Module]:
-    """Convert the adapters' module copies and the learned positions of a PEFT model.
+    """Convert the adapters' module copies and the learned positions of a PEFT model to float32.
 
     Returns:
-        The layers that had to be converted; a second call converts none.
+        The converted layers. A second call converts none.
     """
     halves = [
         (layer, dtype)
@@ -30,24 +30,24 @@ def keep_in_float32(model: nn.Module) -> list[nn.Module]:
         if any(weight.dtype in HALF for weight in layer.parameters(recurse=False))
     ]
     for layer, dtype in halves:
-        convert(layer, dtype)
+        convert_to_float32(layer, dtype)
     return [layer for layer, _ in halves]
 
 
 def restore_dtype(layers: Iterable[nn.Module]) -> None:
-    """Give those of the layers that `keep_in_float32` has converted their dtype back."""
+    """Convert ``layers`` back to their old dtype. Layers that `keep_in_float32` has not converted stay unchanged."""
     for layer in layers:
         if MARK in layer.__dict__:
             dtype = layer.__dict__.pop(MARK)
-            noted = layer._forward_pre_hooks_with_kwargs
-            remove_hooks(layer._forward_pre_hooks, lambda hook: hook is to_float32, noted)
-            remove_hooks(layer._forward_hooks, lambda hook: getattr(hook, "func", None) is rounded)
+            with_kwargs = layer._forward_pre_hooks_with_kwargs
+            remove_hooks(layer._forward_pre_hooks, lambda hook: hook is to_float32, with_kwargs)
+            remove_hooks(layer._forward_hooks, lambda hook: getattr(hook, "func", None) is to_dtype)
             for weight in layer.parameters(recurse=False):
                 weight.data = weight.data.to(dtype)
 
 
 def module_copies(model: nn.Module) -> Iterator[tuple[nn.Module, torch.dtype]]:
-    """The copies that PEFT trains in place of whole modules, with the dtype of the original."""
+    """Copies that PEFT trains in place of whole half-precision modules, with the dtype of the original."""
     from peft.utils import ModulesToSaveWrapper
 
     for wrapper in model.modules():
@@ -58,7 +58,7 @@ def module_copies(model: nn.Module) -> Iterator[tuple[nn.Module, torch.dtype]]:
 
 
 def learned_positions(model: nn.Module) -> Iterator[tuple[nn.Module, torch.dtype]]:
-    """The modules of schemes that PEFT has not copied, with their dtype."""
+    """Half-precision scheme modules, or PEFT's wrappers of them, with their dtype."""
     if not is_patched(model):
         return
     for owner in model.modules():
@@ -68,21 +68,21 @@ def learned_positions(model: nn.Module) -> Iterator[tuple[nn.Module, torch.dtype
             yield scheme, weight.dtype
 
 
-def convert(layer: nn.Module, dtype: torch.dtype) -> None:
-    """Make the weights of one layer float32, and its calls take and return ``dtype`` still."""
+def convert_to_float32(layer: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the weights of one layer to float32. Its forward still takes and returns ``dtype``."""
     for weight in layer.parameters(recurse=False):
         if weight.dtype in HALF:
             weight.data = weight.data.float()
     layer.register_forward_pre_hook(to_float32, with_kwargs=True)
-    layer.register_forward_hook(partial(rounded, dtype=dtype))
+    layer.register_forward_hook(partial(to_dtype, dtype=dtype))
     layer.__dict__[MARK] = dtype
 
 
 def to_float32(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """Forward pre-hook: inputs in half precision become float32."""
+    """Forward pre-hook: convert half-precision inputs to float32."""
     return cast(args, HALF, torch.float32), cast(kwargs, HALF, torch.float32)
 
 
-def rounded(layer: nn.Module, args: tuple[Any, ...], output: Any, *, dtype: torch.dtype) -> Any:
-    """Forward hook: outputs in float32 become those of another dtype."""
+def to_dtype(layer: nn.Module, args: tuple[Any, ...], output: Any, *, dtype: torch.dtype) -> Any:
+    """Forward hook: convert floating-point outputs to ``dtype``."""
     return cast(output, (torch.float32, *HALF), dtype)

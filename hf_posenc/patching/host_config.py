@@ -1,8 +1,8 @@
-"""Check the positions in a configuration: its lengths and RoPE parameters, and that the model was built by them.
+"""Check the lengths and RoPE parameters of a configuration, and that the model was built with them.
 
-transformers accepts a RoPE base of 0 or a length of −1, and computes meaningless numbers. What a patch keeps of a
-rotation, what it stretches and how long the weights were trained is computed from the configuration. A rotary module
-remembers the one it was built with, so a module made anew from the present configuration is compared with it.
+transformers accepts a RoPE base of 0 or a length of −1, and computes meaningless numbers. A patch computes the model's
+rotation and its trained length from the configuration. Each rotary module still has the values it was built with, so
+it is compared with a new module built from the present configuration.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ POSITIVE = (
 PER_PAIR = ("short_factor", "long_factor")  # of LongRoPE
 
 ROUNDING = 1e-5  # relative
-FREQUENCIES = "inv_freq"  # how names of such buffers end
-UNSCALED = "original_"  # stands before that in the name of the copy, which does not follow the length
-KIND, FACTOR = "rope_type", "attention_scaling"  # how names of such attributes end
-LENGTH = "original_max_seq_len"  # ``max_position_embeddings`` when the module was made
+FREQUENCIES = "inv_freq"  # suffix of the names of frequency buffers
+UNSCALED = "original_"  # precedes it in the name of the copy that does not change with the length of the text
+KIND, FACTOR = "rope_type", "attention_scaling"  # suffixes of attribute names
+LENGTH = "original_max_seq_len"  # attribute: ``max_position_embeddings`` when the module was built
 PUT_BACK = (
     "Put back what the model was built with, or load the weights with this configuration: "
     "from_pretrained(NAME, config=config)."
@@ -40,16 +40,16 @@ PUT_BACK = (
 
 
 def check_lengths_and_rotation(config: Mapping[str, Any], where: str) -> None:
-    """Refuse lengths and RoPE parameters that are out of range. What is missing, transformers refuses."""
+    """Refuse lengths and RoPE parameters that are out of range. transformers itself refuses missing parameters."""
     from transformers import ROPE_INIT_FUNCTIONS
 
     known = sorted({"default", "mrope", *ROPE_INIT_FUNCTIONS})
     check_numbers(config, where)
     for name in ROTATIONS:
-        given = config.get(name)
-        if given is not None and not isinstance(given, Mapping):
-            raise HostConfigInvalid(f"{name} of {where} must be an object, got {shown(given)}. Correct it.")
-        for parameters in by_layer_type(given).values():
+        rope = config.get(name)
+        if rope is not None and not isinstance(rope, Mapping):
+            raise HostConfigInvalid(f"{name} of {where} must be an object, got {shown(rope)}. Correct it.")
+        for parameters in by_layer_type(rope).values():
             check_numbers(parameters, where)
             kind = parameters.get("rope_type", parameters.get("type", "default"))
             if kind not in known:
@@ -60,7 +60,7 @@ def check_lengths_and_rotation(config: Mapping[str, Any], where: str) -> None:
 
 
 def check_numbers(values: Mapping[str, Any], where: str) -> None:
-    """Refuse lengths that are no number of tokens, and other values that are not positive."""
+    """Refuse lengths that are not a number of tokens, and other values that are not positive."""
     for name in LENGTHS:
         if values.get(name) is not None:
             try:
@@ -68,11 +68,11 @@ def check_numbers(values: Mapping[str, Any], where: str) -> None:
             except LengthContradiction as error:
                 raise HostConfigInvalid(f"The configuration of {where} is wrong: {error}") from error
     for name in (*POSITIVE, *PER_PAIR):
-        given = values.get(name)
-        several = name in PER_PAIR and isinstance(given, (list, tuple))
-        if given is not None and not all(map(_is_positive, given if several else [given])):
+        value = values.get(name)
+        is_list = name in PER_PAIR and isinstance(value, (list, tuple))
+        if value is not None and not all(map(_is_positive, value if is_list else [value])):
             raise HostConfigInvalid(
-                f"{name} of {where} must be finite and greater than 0, got {shown(given)}. Correct the configuration."
+                f"{name} of {where} must be finite and greater than 0, got {shown(value)}. Correct the configuration."
             )
     if len({len(values[name]) for name in PER_PAIR if values.get(name) is not None}) > 1:
         raise HostConfigInvalid(
@@ -92,43 +92,43 @@ def check_rotation(base: nn.Module, *, trained_length_given: bool) -> None:
             raise HostConfigInvalid(
                 f"max_position_embeddings of this {type(base).__name__} is {shown(now)}, and {name} was built for "
                 f"{shown(was)}: the configuration was changed afterwards. Put back {shown(was)}, or pass "
-                "trained_length= to say what the weights saw."
+                "trained_length=, the length the weights were trained on."
             )
-        for what, before, after in changes(module, fresh):
+        for attribute, live, expected in differences(module, fresh):
             raise HostConfigInvalid(
-                f"{name}.{what} of this {type(base).__name__} is {before}, and its configuration gives {after}: one of "
-                f"the two was changed after the model was built. {PUT_BACK}"
+                f"{name}.{attribute} of this {type(base).__name__} is {live}, and its configuration gives {expected}: "
+                f"one of the two was changed after the model was built. {PUT_BACK}"
             )
 
 
 def rotary_modules(base: nn.Module) -> Iterator[tuple[str, Any, Any]]:
-    """Name of each rotary module that is made from a configuration alone, the module, and one made anew."""
+    """Each rotary module that is built from a configuration alone: its name, the module, and a newly built one."""
     config: Any = base.config
     for name, module in base.named_modules():
         if not any(buffer.endswith(FREQUENCIES) for buffer in module._buffers) or "config" not in vars(module):
             continue
         if list(inspect.signature(type(module).__init__).parameters)[1:2] != ["config"]:
-            continue  # nothing says how it was made
-        own: Any = module.config  # it keeps the old one where the model's was replaced
+            continue  # the arguments it was built with are unknown
+        own: Any = module.config  # still the old one if the model's configuration was replaced
         try:
             with torch.device("cpu"):
                 yield name, module, type(module)(config if type(own) is type(config) else own)
         except PosEncError:
             raise
-        except Exception as error:  # whatever a class says of RoPE parameters that lack something
+        except Exception as error:  # any error that a class raises for incomplete RoPE parameters
             raise HostConfigInvalid(
                 f"The configuration of this {type(base).__name__} makes no rotation any more "
                 f"({type(error).__name__}: {first_line(error)}). {PUT_BACK}"
             ) from error
 
 
-def changes(module: Any, fresh: Any) -> Iterator[tuple[str, str, str]]:
-    """What a rotary module has otherwise than one made anew: name, value, and value in the new one."""
-    for name, was in vars(module).items():
-        now = vars(fresh).get(name)
-        other = name.endswith(FACTOR) and (now is None or abs(was - now) > ROUNDING * abs(was))
-        if other or (name.endswith(KIND) and was != now):
-            yield name, shown(was), shown(now)
+def differences(module: Any, fresh: Any) -> Iterator[tuple[str, str, str]]:
+    """Differences between a rotary module and a newly built one: attribute, value, and value in the new module."""
+    for name, live in vars(module).items():
+        expected = vars(fresh).get(name)
+        scales_differently = name.endswith(FACTOR) and (expected is None or abs(live - expected) > ROUNDING * abs(live))
+        if scales_differently or (name.endswith(KIND) and live != expected):
+            yield name, shown(live), shown(expected)
     kinds = getattr(module, KIND, None)
     follows_length = any(
         kind and ("dynamic" in kind or "longrope" in kind)
@@ -140,11 +140,11 @@ def changes(module: Any, fresh: Any) -> Iterator[tuple[str, str, str]]:
         expected = fresh._buffers.get(name)
         if expected is None or live.shape != expected.shape:
             yield name, f"for {len(live)} pairs", f"{0 if expected is None else len(expected)} pairs"
-        elif not alike(live.detach().cpu(), expected):
+        elif not same_frequencies(live.detach().cpu(), expected):
             yield name, shown(live.tolist()), f"other frequencies, {shown(expected.tolist())}"
 
 
-def alike(live: Tensor, fresh: Tensor) -> bool:
+def same_frequencies(live: Tensor, fresh: Tensor) -> bool:
     """Whether frequencies are equal up to rounding, or equal once both are cast to half precision."""
-    live, fresh = live.double(), fresh.to(live.dtype).double()  # whatever a model was cast to
+    live, fresh = live.double(), fresh.to(live.dtype).double()  # first rounded as the model was when it was cast
     return bool(((live - fresh).abs() <= ROUNDING * fresh.abs()).all()) or is_cast_of(live, fresh)

@@ -1,9 +1,9 @@
-"""The scheme object of every layer of the layout that was asked for, and the trained length that a patch counts from.
+"""Build the scheme object of every layer, and decide the trained length that the factor of a patch multiplies.
 
-A model that is scaled already (Llama 3.1, gpt-oss) has two trained lengths: what it was trained on before the scaling,
-and what it reaches with it, its ``max_position_embeddings``. Schemes that keep the model's rotation, or stretch it
-further as ``"host+yarn"`` does, count from the second, and so do those that rotate nothing. Those that put a rotation
-of their own in its place would count from the first, and are refused unless the caller says so.
+A model that is scaled already (Llama 3.1, gpt-oss) has two trained lengths: the length before the scaling, and the
+scaled one, its ``max_position_embeddings``. The scaled length counts for schemes that rotate nothing, keep the model's
+rotation, or stretch it further (``"host+yarn"``). Schemes with a rotation of their own would need the length before
+the scaling. They are refused unless the caller passes it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def layout_of(
     layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None,
     geometry: Geometry,
 ) -> Layout:
-    """The scheme of every layer: by default, one that extends the context leaves layers alone that need no extension.
+    """The scheme of every layer. By default, a scheme that extends the context leaves out layers that do not need it.
 
-    Where no layer needs one, those that rotate queries and keys have it. Parts that extend nothing and leave the
-    model's positions in place, as trained sinks do, are in all layers.
+    These have a window or no rotation. If that is true of all layers, only those without a rotation are left out.
+    Parts that extend nothing and keep the model's positions, such as trained sinks, are in all layers.
 
     Raises:
         UnknownScheme, UnknownOption, OptionOutOfRange, CannotCombine: see `hf_posenc.schemes.spec.layout`.
@@ -50,23 +50,23 @@ def layout_of(
     local = [layer for layer in every if geometry.is_local(layer)]
     if len(local) == geometry.layers:
         local = [layer for layer in every if geometry.is_unrotated(layer)]
-    others = [(cls, own) for cls, own in chosen.default.parts if not cls.record.zero_shot]
-    extends = len(others) < len(chosen.default.parts) and not any(cls.replaces_host for cls, _ in others)
+    trained_parts = [(cls, own) for cls, own in chosen.default.parts if not cls.record.zero_shot]
+    extends = len(trained_parts) < len(chosen.default.parts) and not any(cls.replaces_host for cls, _ in trained_parts)
     if layers is not None or not chosen.uniform or not extends or not local:
         return chosen
-    kept = Plan((*plan("host").parts, *others))
-    return replace(chosen, layers={str(layer): kept for layer in local})
+    unextended = Plan((*plan("host").parts, *trained_parts))
+    return replace(chosen, layers={str(layer): unextended for layer in local})
 
 
 def build_layer_schemes(
     chosen: Layout, geometry: Geometry, adapter_name: str, own_positions: Callable[..., Scheme]
 ) -> list[Scheme]:
-    """One scheme a layer; the same object in all of them where it may be shared.
+    """The scheme object of each layer. Layers share one object if the scheme allows it.
 
     Raises:
         OptionOutOfRange: an option is refused.
         SchemeNotDefined: a scheme has no meaning on this model.
-        CannotCombine: layers disagree on what is added to the embeddings, or on where tokens stand.
+        CannotCombine: layers disagree on the codes added to the embeddings, or on the positions of tokens.
     """
     count = geometry.layers
     if chosen.uniform:
@@ -76,17 +76,17 @@ def build_layer_schemes(
         if first.shared and (alike or not reads_shapes):
             return [first] * count
     for cls, options in chosen.default.parts:
-        if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
+        if hasattr(cls, "layers_of"):  # a layer pattern: no layer has it as its scheme, but its options are checked
             build(Plan(((cls, options),)), geometry, adapter_name)
     schemes: list[Scheme] = []
-    alone: list[tuple[Plan, Geometry, Scheme]] = []  # without parameters, of which layers may have the same object
+    reusable: list[tuple[Plan, Geometry, Scheme]] = []  # schemes without parameters, which layers may share
     for layer in range(count):
         own, kind = chosen.plan_of(layer, count), geometry.of_layer(layer)
-        scheme = next((known for plan, its, known in alone if plan == own and its == kind), None)
+        scheme = next((built for plan, of, built in reusable if plan == own and of == kind), None)
         if scheme is None:
             scheme = build(own, kind, adapter_name, partial(own_positions, layer=layer))
             if scheme.shared and not any(True for _ in scheme.parameters()):
-                alone.append((own, kind, scheme))
+                reusable.append((own, kind, scheme))
         schemes.append(scheme)
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
     _check_positions(schemes)
@@ -94,8 +94,8 @@ def build_layer_schemes(
 
 
 def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: bool) -> None:
-    keeps_table = {(s.replaces_host and not s.keeps_table) for s in schemes}
-    mixed = geometry.table is not None and len(keeps_table) > 1
+    drops_table = {(s.replaces_host and not s.keeps_table) for s in schemes}
+    mixed = geometry.table is not None and len(drops_table) > 1
     token = torch.zeros(1, 1, dtype=torch.long)
     if mixed or (not uniform and any(scheme.embed(token) is not None for scheme in schemes)):
         raise CannotCombine(
@@ -110,30 +110,30 @@ def _check_positions(schemes: list[Scheme]) -> None:
         name = next(name for names in sorted(moving) for name in names)
         raise CannotCombine(
             f"All layers share the positions of tokens, which {name!r} decides once, before the first layer. "
-            "Give it to all layers, also to those that keep their own positions by default, or to none."
+            "Give it to all layers, including those that keep their own positions by default, or to none."
         )
 
 
 def trained_length_of_patch(
     adapter: Adapter, config: Any, scheme: SchemeSpec | None, options: Mapping[str, Any] | None = None
 ) -> int:
-    """The trained length that ``patch_model(model, scheme, **options)`` counts from.
+    """The trained length that ``patch_model(model, scheme, **options)`` multiplies by the factor.
 
     Raises:
         PosEncError: the scheme or an option is refused.
     """
     if scheme is None:
         return adapter.reach(config)
-    own = {name: value for name, value in (options or {}).items() if name not in ("factor", "target_length")}
-    layers, given = own.pop("layers", None), own.pop("trained_length", None)
-    if given is not None:
-        return given
+    scheme_options = {name: value for name, value in (options or {}).items() if name not in ("factor", "target_length")}
+    layers, trained_length = scheme_options.pop("layers", None), scheme_options.pop("trained_length", None)
+    if trained_length is not None:
+        return trained_length
     geometry = unscaled_geometry(adapter, config)
-    return trained_length_under(adapter, config, layout_of(scheme, own, layers, geometry), geometry)
+    return trained_length_under(adapter, config, layout_of(scheme, scheme_options, layers, geometry), geometry)
 
 
 def unscaled_geometry(adapter: Adapter, config: Any) -> Geometry:
-    """The geometry of a model at its own trained length, with its lengths not yet decided."""
+    """The geometry of a model before the lengths of a patch are known: the target length is the trained length."""
     trained = checked_trained_length(adapter, config)
     return geometry_of(adapter, config, trained_length=trained, target_length=trained)
 
@@ -145,8 +145,7 @@ def trained_length_under(adapter: Adapter, config: Any, chosen: Layout, geometry
 
 
 def overwrites_scaling(adapter: Adapter, config: Any, chosen: Layout, geometry: Geometry) -> bool:
-    """Whether some layer gets a rotation in the place of one that is scaled already, so that ``trained_length`` must be
-    given. The arguments are those of `trained_length_under`."""
+    """Whether a layer gets a new rotation in place of a scaled one. The caller must then pass ``trained_length``."""
     if adapter.scaled_already(config) is None:
         return False
     plans = [chosen.plan_of(layer, geometry.layers) for layer in chosen.representatives(geometry.layers)]
@@ -154,10 +153,10 @@ def overwrites_scaling(adapter: Adapter, config: Any, chosen: Layout, geometry: 
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Whether tokens do not see later ones: a decoder, and no encoder.
+    """Whether the model is a decoder, whose tokens do not see later ones.
 
     Raises:
-        UnsupportedModel: there is no adapter for the model.
+        UnsupportedModel: no adapter fits the model.
     """
     base, adapter = base_model_of(model)
     return unscaled_geometry(adapter, base.config).causal

@@ -1,7 +1,7 @@
-"""The model card (``README.md``) of a checkpoint: one section is this package's, and the rest is left unchanged.
+"""Write this package's section into the model card (``README.md``) of a checkpoint. The rest of the card is kept.
 
-The section says how to load it, its scheme and its lengths. Results of an evaluation become ``model-index`` metadata,
-where the Hub shows them.
+The section says how to load the checkpoint, its scheme and its lengths. Results of an evaluation become
+``model-index`` metadata, which the Hub shows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hf_posenc.errors import BadComparison, shown
 from hf_posenc.schemes.registry import list_schemes
 
 CARD, TAG = "README.md", "hf_posenc"
-LARGEST_FILE = 1 << 28  # bytes; results may hold every request
+LARGEST_FILE = 1 << 28  # bytes; a file of results may contain every request
 OWN = f"{__name__.partition('.')[0]}."
 START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
 FRONT_MATTER = "---\nlibrary_name: {library}\n---\n\n"
@@ -46,13 +46,13 @@ model = {auto}.from_pretrained("{name}", trust_remote_code=True)
 ```
 
 With the package (`pip install hf_posenc`), `hf_posenc.from_pretrained("{name}")` runs none of it."""
-PLAIN = "This checkpoint needs no package beside transformers; its `config.json` says the rotation."
+PLAIN = "This checkpoint needs no package besides transformers; its `config.json` states the rotation."
 
 
 def write_section(folder: Path, config: Mapping[str, Any], auto: str | None = None) -> None:
-    """Say in the README of ``folder``, of a checkpoint with this ``position_scheme``, how to load it.
+    """Write into the README of a checkpoint's ``folder`` how to load it. ``config`` is its ``position_scheme``.
 
-    ``auto`` is the Auto class that loads a checkpoint which brings its code.
+    ``auto`` is the Auto class that loads the checkpoint if it brings its code.
     """
     names = [part["name"] for part in config["scheme"]]
     lengths = {"trained_length": config["trained_length"], "target_length": config["target_length"]}
@@ -65,25 +65,23 @@ def write_section(folder: Path, config: Mapping[str, Any], auto: str | None = No
 
 
 def with_package(names: Collection[str], arguments: str) -> str:
-    """How to load a model with schemes of these names by this package."""
-    return WITH_PACKAGE.format(imports=imports_of(names), arguments=arguments)
-
-
-def imports_of(names: Collection[str]) -> str:
-    """Lines of Python that import the modules of schemes from outside this package; empty where there are none."""
+    """Text that says how to load a model with these schemes by this package, after the import of foreign schemes."""
     modules = {record.name: record.target.partition(":")[0] for record in list_schemes() if record.name in names}
-    return "".join(
-        f"import {module}  # registers {name}\n" for name, module in modules.items() if not module.startswith(OWN)
-    )
+    foreign = {name: module for name, module in modules.items() if not module.startswith(OWN)}
+    imports = "".join(f"import {module}  # registers {name}\n" for name, module in foreign.items())
+    return WITH_PACKAGE.format(imports=imports, arguments=arguments)
 
 
 def replace_section(folder: Path, section: str, front_matter: str) -> None:
-    """Put this package's section into the README of ``folder``, in the place of an earlier one; the rest is kept."""
+    """Write this package's section into the README of ``folder``, in place of an earlier one. The rest is kept.
+
+    A new file begins with ``front_matter``.
+    """
     file = folder / CARD
     text = file.read_text(encoding="utf-8") if file.exists() else front_matter
     section = START + "\n" + section + END
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
+    before, start, from_section = text.partition(START)
+    _, end, after = from_section.partition(END)
     if start and end:
         text = before + section + after
     else:
@@ -92,7 +90,7 @@ def replace_section(folder: Path, section: str, front_matter: str) -> None:
 
 
 def update_metadata(folder: Path, **changes: Any) -> None:
-    """Change the metadata of the card in ``folder``, as `huggingface_hub.ModelCardData` has them; the text is kept."""
+    """Set attributes of the card's metadata (`huggingface_hub.ModelCardData`) in ``folder``. The text is kept."""
     from huggingface_hub import ModelCard
 
     file = folder / CARD
@@ -104,53 +102,56 @@ def update_metadata(folder: Path, **changes: Any) -> None:
 
 
 def write_results(folder: Path, results: Any, scheme: str) -> None:
-    """Write the numbers of an evaluation into the metadata of the card in ``folder``; those per depth are left out.
+    """Write the results of an evaluation into the metadata of the card in ``folder``, without results per depth.
 
     Args:
-        folder: of a checkpoint, with a card.
-        results: what `hf_posenc.evaluate` or `hf_posenc.compare` returned, or a file or folder of such results.
-        scheme: of the checkpoint, whose rows are taken.
+        folder: folder of a checkpoint with a card.
+        results: return value of `hf_posenc.evaluate` or `hf_posenc.compare`, or a file or folder of such results.
+        scheme: name of the checkpoint's scheme; rows of other schemes are left out.
+
+    Raises:
+        BadComparison: the results have no number of this scheme.
     """
     from huggingface_hub import EvalResult
 
     rows = [row for row in rows_of(results) if str(row.get("scheme")).partition(":")[0] == scheme]
     rows = [row for row in rows if row.get("depth") is None and isfinite(row["value"])]
     if not rows:
-        raise BadComparison(f"There are no results of scheme {scheme!r} in {shown(results)}. Pass those of its own.")
+        raise BadComparison(f"There are no results of scheme {scheme!r} in {shown(results)}. Pass its own results.")
     kinds = read_object(folder / "config.json").get("architectures") or ()
     task = "fill-mask" if any("MaskedLM" in kind for kind in kinds) else "text-generation"
-    found = [
+    eval_results = [
         EvalResult(
             task_type=task, dataset_type=row["task"], dataset_name=row["task"], metric_type=row["metric"],
-            metric_value=row["value"], metric_name=named(row),
+            metric_value=row["value"], metric_name=metric_name(row),
             dataset_config=None if row["length"] is None else f"{row['length']} tokens",
         )
         for row in rows
     ]  # fmt: skip
-    update_metadata(folder, model_name=folder.name, eval_results=found)
+    update_metadata(folder, model_name=folder.name, eval_results=eval_results)
 
 
-def write_found_results(folder: Path, given: Any, beside: str | None, scheme: str) -> None:
-    """Write the results that are given, or else those of this scheme in the folder ``beside``, if there are any.
+def write_found_results(folder: Path, results: Any, beside: str | None, scheme: str) -> None:
+    """Write ``results``, or else the results of this scheme in the folder ``beside``, if there are any.
 
     Raises:
-        BadComparison: those that are given have none of this scheme.
+        BadComparison: the ``results`` have no number of this scheme.
     """
-    if given is not None:
-        write_results(folder, given, scheme)
+    if results is not None:
+        write_results(folder, results, scheme)
     elif beside is not None and Path(beside).is_dir():
         with suppress(BadComparison):
             write_results(folder, beside, scheme)
 
 
-def named(row: Mapping[str, Any]) -> str:
-    """What the Hub's table calls a number."""
-    of_documents = f", {row['n']:,} documents" if row.get("n") else ""
-    return row["metric"] + ("" if row["length"] is None else f" at {row['length']:,} tokens") + of_documents
+def metric_name(row: Mapping[str, Any]) -> str:
+    """Name of a number in the Hub's table of results."""
+    documents = f", {row['n']:,} documents" if row.get("n") else ""
+    return row["metric"] + ("" if row["length"] is None else f" at {row['length']:,} tokens") + documents
 
 
 def rows_of(results: Any) -> list[Mapping[str, Any]]:
-    """The rows of results; those of a file or a folder are read."""
+    """The rows of results, which are read if ``results`` is a file or folder."""
     if isinstance(results, (str, PathLike)):
         return list(rows_in(Path(results)))
     rows: Iterable[Any] = getattr(results, "rows", results)
@@ -158,11 +159,11 @@ def rows_of(results: Any) -> list[Mapping[str, Any]]:
 
 
 def rows_in(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows in a JSON file that ``hf-posenc eval`` or ``compare`` wrote, or in those of a folder."""
+    """The rows in a JSON file that ``hf-posenc eval`` or ``compare`` wrote, or in all such files of a folder."""
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
         try:
             rows = read_object(file, LARGEST_FILE).get("rows")
-        except (OSError, ValueError):  # another program's
+        except (OSError, ValueError):  # a file of another program
             continue
         for row in rows if isinstance(rows, list) else ():
             if isinstance(row, Mapping) and row.keys() >= ROW and isinstance(row["value"], (int, float)):
@@ -170,4 +171,4 @@ def rows_in(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 ROW = {"scheme", "task", "length", "metric", "value"}
-"""Keys of a number that is taken for a result."""
+"""Required keys of a row of results."""

@@ -1,9 +1,10 @@
-"""What accelerate puts on the modules of a model that it spreads over devices, or offloads to memory or disk.
+"""Handle the hooks that accelerate puts on models spread over devices, or offloaded to memory or disk.
 
-A hooked module has its hook in ``_hf_hook`` and a ``forward`` on the instance, which brings inputs and weights together
-around ``_old_forward``: the class's own forward, bound to the instance. Where a hook offloads, the weights are on the
-meta device between calls, and the hook's ``weights_map`` has their values. Removing a hook leaves the bound forward on
-the instance. None of this is somebody's patch, and all of it has to follow where a module changes its class.
+A hooked module has its hook in ``_hf_hook`` and a ``forward`` on the instance. This moves inputs and weights to one
+device and calls ``_old_forward``, the class's own forward bound to the instance. If a hook offloads, the weights are on
+the meta device between calls, and the hook's ``weights_map`` holds their values. Removing a hook leaves the bound
+forward on the instance. None of this is a patch by another library. All of it must be updated when a module changes
+its class.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.forward.placement import OWN, offload_of
 
-Offloads = Mapping[nn.Module, Any]  # modules whose weights are offloaded, and the hook that brings them
+Offloads = Mapping[nn.Module, Any]  # modules whose weights are offloaded, and the hook that loads them
 
 
 def offloads_of(model: nn.Module) -> Offloads:
@@ -29,14 +30,14 @@ def offloads_of(model: nn.Module) -> Offloads:
     Warns:
         UntestedVersion: accelerate, whose hooks are read, is newer than this package is tested with.
     """
-    found = {module: hook for module in model.modules() if (hook := offload_of(module)) is not None}
-    if found:
+    offloads = {module: hook for module in model.modules() if (hook := offload_of(module)) is not None}
+    if offloads:
         beyond_tested("accelerate")
-    return found
+    return offloads
 
 
 def refuse_blocks(model: nn.Module, offloads: Offloads) -> None:
-    """Refuse blocks that load the weights of all modules inside them at once: no attention runs without its block."""
+    """Refuse blocks that load the weights of all their modules at once: their attention cannot run on its own."""
     if any(hook.place_submodules for hook in offloads.values()):
         raise UnsupportedModel(
             f"Blocks of this {type(model).__name__} load all their weights at once (preload_module_classes of "
@@ -45,24 +46,24 @@ def refuse_blocks(model: nn.Module, offloads: Offloads) -> None:
 
 
 def offloaded_values(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of a model by name, wherever the values of those are that have been offloaded."""
-    offloads, found = offloads_of(model), dict(model.state_dict())
+    """The state dict of a model, with the values of offloaded weights."""
+    offloads, weights = offloads_of(model), dict(model.state_dict())
     for prefix, module in model.named_modules():
         if (hook := offloads.get(module)) is not None:
             for name, weight in module.named_parameters(recurse=hook.place_submodules):
                 if weight.is_meta:
-                    found[f"{prefix}.{name}" if prefix else name] = hook.weights_map[name].to(weight.dtype)
-    return found
+                    weights[f"{prefix}.{name}" if prefix else name] = hook.weights_map[name].to(weight.dtype)
+    return weights
 
 
 def computing_device(module: nn.Module, offloads: Offloads, *, around: nn.Module | None = None) -> torch.device:
-    """Where a module's weights are while it computes; the meta device where they have no values anywhere.
+    """The device of a module's weights while it computes; the meta device if they have no values anywhere.
 
     Args:
         module: a part of a model.
-        offloads: of the model.
-        around: what the module is part of, which says it where the module holds no tensor. Quantised layers keep no
-            parameters: packed weights are buffers (GPTQ, AWQ), or hidden from torch (``torch.ao``).
+        offloads: offloaded modules of the model.
+        around: module around ``module``, asked if ``module`` holds no tensor. Quantised layers have no parameters:
+            their packed weights are buffers (GPTQ, AWQ), or hidden from torch (``torch.ao``).
     """
     for kind in (nn.Module.parameters, nn.Module.buffers):
         weights = [(part, weight) for part in module.modules() for weight in kind(part, recurse=False)]
@@ -77,7 +78,7 @@ def computing_device(module: nn.Module, offloads: Offloads, *, around: nn.Module
 
 
 def offload_beside(child: nn.Module, neighbour: nn.Module, offloads: Offloads) -> None:
-    """Offload a new module, if the weights of ``neighbour`` are offloaded: each part of it then keeps its own."""
+    """Offload a new module, each of its parts on its own, if the weights of ``neighbour`` are offloaded."""
     hook = next((offloads[part] for part in neighbour.modules() if part in offloads), None)
     if hook is not None:
         from accelerate.hooks import attach_align_device_hook
@@ -86,7 +87,7 @@ def offload_beside(child: nn.Module, neighbour: nn.Module, offloads: Offloads) -
 
 
 def has_foreign_forward(module: nn.Module) -> bool:
-    """Whether a module has a forward on the instance that is neither its class's own nor accelerate's around that."""
+    """Whether a module has a forward on the instance other than its class's own or accelerate's wrapper of it."""
     forward = module.__dict__.get("forward")
     if isinstance(forward, partial) and getattr(forward.func, "__module__", "") == "accelerate.hooks":
         return not is_own(module, module.__dict__.get("_old_forward"))
@@ -99,8 +100,8 @@ def is_own(module: nn.Module, forward: Any) -> bool:
 
 
 def change_class(module: nn.Module, cls: type[nn.Module]) -> None:
-    """Another class for the same object; a bound forward that accelerate keeps on the instance is then the new one."""
-    kept = [name for name in OWN if is_own(module, module.__dict__.get(name))]
+    """Change the class of a module. A bound forward that accelerate keeps on the instance becomes that of ``cls``."""
+    bound = [name for name in OWN if is_own(module, module.__dict__.get(name))]
     module.__class__ = cls
-    for name in kept:
+    for name in bound:
         module.__dict__[name] = MethodType(cls.forward, module)

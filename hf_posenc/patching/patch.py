@@ -1,10 +1,10 @@
-"""Patch and unpatch a loaded model: from the model and a scheme's name to a proven patch, and back.
+"""Patch a loaded model with a scheme, prove that the patch has an effect, and undo it.
 
 model       find the base model and its adapter, refuse what cannot be patched
 lengths     trained, target, factor: any two give the third
-schemes     built from geometry, lengths and options, one a layer
+schemes     one for each layer, built from geometry, lengths and options
 swap        classes, hooks, parameters and configuration
-proof       probe a layer before and after; keep the patch, or roll back and raise
+proof       run a layer before and after; keep the patch, or roll back and raise
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hf_posenc.patching.patched_config import write_config
 from hf_posenc.patching.preconditions import check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.state import STASH, Patch, base_model_of, is_patched, parts_of
+from hf_posenc.patching.state import STASH, Patch, base_model_of, is_patched, stacks_or_model
 from hf_posenc.patching.swap import changing, swap, undo, undo_all, write_whole_config
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.base import Scheme, implements
@@ -65,34 +65,34 @@ def patch_model(
         trained_length: tokens the weights were trained on, if the configuration does not say it. If the model is
             scaled already, the default is the length it reaches. A scheme that replaces the scaled rotation then
             needs this argument.
-        layers: schemes of single layers: number or slice (``"3::4"``) to scheme. All other layers get ``scheme``.
+        layers: maps a layer number or slice (``"3::4"``) to the scheme of these layers. All others get ``scheme``.
             By default a scheme that extends the context leaves out layers with a window or without a rotation;
             ``"all"`` includes them.
-        **options: of the scheme; ``hf-posenc info NAME`` lists them.
+        **options: options of the scheme; ``hf-posenc info NAME`` lists them.
 
     Returns:
         The same object. `describe` reports the patch, `unpatch_model` undoes it.
 
     Raises:
-        PosEncError: each cause has its own subclass, see `hf_posenc.errors`. The model is then as it was.
+        PosEncError: each cause has its own subclass in `hf_posenc.errors`. The model is left unchanged.
 
     Warns:
-        UntestedVersion: transformers is newer than this package is tested with.
+        UntestedVersion: transformers is newer than the versions this package is tested with.
         NothingStretched: the scheme stretches the context, and has neither a factor nor a length.
         LimitKept: a `SentenceTransformer` cuts texts below the trained length, and still does.
 
     Patch before other threads use the model, because the patch does not wait for their forward passes.
     """
     with explained_imports(), float32_by_default(), changing(model) as bases:
-        fresh = [base for base in bases if STASH not in base.__dict__]
+        unpatched = [base for base in bases if STASH not in base.__dict__]
         try:
-            for part in parts_of(model):
+            for part in stacks_or_model(model):
                 _patch(part, scheme, dict(options), layers, trained_length, target_length, factor)
             if len(bases) > 1:
                 write_whole_config(model, bases)
         except BaseException:
-            if done := [base for base in fresh if STASH in base.__dict__]:
-                undo_all(model, done)
+            if newly_patched := [base for base in unpatched if STASH in base.__dict__]:
+                undo_all(model, newly_patched)
             raise
     raise_limits(model)
     return model
@@ -129,7 +129,7 @@ def _patch(
 
 
 def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
-    """Warn where a scheme stretches the context by a fixed factor, and was given none."""
+    """Warn if a scheme that stretches the context by a fixed factor was given no factor."""
     if any(part.stretches and not implements(part, "row_rotation") for part in scheme.schemes):
         warnings.warn(
             f"{report.scheme} was given no factor, so the context length of this {report.model} stays "
@@ -140,7 +140,7 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
 
 
 def _install(patch: Patch) -> PatchReport:
-    """Swap the classes and prove that outputs move; or roll back and raise."""
+    """Swap the classes and prove that outputs change. On any error, undo the patch and raise."""
     model, base, adapter = patch.model, patch.base, patch.adapter
     with explained_forward(adapter, base, patched=False):
         probe = EffectProbe(patch)
@@ -150,7 +150,7 @@ def _install(patch: Patch) -> PatchReport:
         with evaluation_mode(base):
             check_heads(base, patch.geometry)
         write_config(patch)
-        if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # which has observed whole forward passes
+        if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # that one has run whole forward passes
             with evaluation_mode(base):
                 check_forward(adapter, base)
         with explained_forward(adapter, base):
@@ -167,10 +167,10 @@ def _install(patch: Patch) -> PatchReport:
 
 
 def unpatch_model(model: M) -> M:
-    """Undo `patch_model`: classes, hooks, parameters and configuration are as before, logits bit-equal.
+    """Undo `patch_model`: restore classes, hooks, parameters and configuration. Logits are bit-equal to before.
 
     Raises:
-        NotPatched: there is nothing to undo.
+        NotPatched: the model carries no scheme.
         ModelInUse: this thread is inside a forward pass of the model.
     """
     with changing(model) as bases:
@@ -193,9 +193,10 @@ def rollback_on_error(model: nn.Module) -> Iterator[None]:
 
 
 def snapshot(model: nn.Module) -> Callable[[], None]:
-    """A function that restores all modules of ``model``: class, attributes, children, hooks, device, ``requires_grad``.
+    """Record the modules of ``model`` and return a function that restores them.
 
-    Modules and parameters are the same objects again; the values of parameters are left as they are.
+    It restores class, attributes, children, hooks, device and ``requires_grad``. Modules and parameters are the same
+    objects again. The values of parameters stay as they are.
     """
     modules = [(module, type(module), _attributes(module)) for module in model.modules()]
     weights = [(weight, weight.requires_grad, weight.device) for weight in model.parameters()]
@@ -211,13 +212,13 @@ def snapshot(model: nn.Module) -> Callable[[], None]:
         for weight, requires_grad, device in weights:
             weight.requires_grad_(requires_grad)
             if weight.device != device and "meta" not in (weight.device.type, device.type):
-                weight.data = weight.data.to(device)  # where buffers, which are other tensors when moved, are again
+                weight.data = weight.data.to(device)  # buffers are back there: moving a model makes new buffer tensors
 
     return restore
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """The attributes of an instance, with copies of its dictionaries and sets, which hold children and hooks."""
+    """Attributes of a module. Dictionaries and sets, which hold children and hooks, are copied."""
     return {
         name: value.copy() if isinstance(value, (dict, set)) and name != STASH else value
         for name, value in module.__dict__.items()
@@ -226,12 +227,12 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 @contextmanager
 def scheme_set_aside(model: nn.Module) -> Iterator[None]:
-    """Run the block on a model without its scheme, which it has again afterwards, learned parameters included.
+    """Run the block on the unpatched model, and restore its scheme with all learned parameters afterwards.
 
-    Inside the block the model may be patched: what it carries at the end is taken off.
+    The block may patch the model. Such a patch is undone at the end of the block.
 
     Raises:
-        ModelInUse: a forward pass computes with the model.
+        ModelInUse: this thread is inside a forward pass of the model.
     """
     restore: Callable[[], None] = lambda: None  # noqa: E731
     if is_patched(model):

@@ -1,12 +1,11 @@
-"""Write the scheme of a patch into the configurations of a model, detect changes to them since, and undo all of it.
+"""Write the scheme of a patch into the configurations of a model, detect later changes, and restore them.
 
-The configuration of the base model says its scheme. Where the model around it has one of its own, such as an
-encoder–decoder or a multimodal model, that is the one which `save_pretrained` writes and a loader reads: it has to say
-the scheme as well.
+The configuration of the base model records its scheme. A model around it, such as an encoder–decoder or a multimodal
+model, may have its own configuration. `save_pretrained` writes that one, so it must record the scheme too.
 
-A patched model computes with the configuration it was built with, but saves the present one, which a loader builds the
-model from. Where the two disagree in what decides positions, saving is refused before anything is written. Other
-changes are the caller's and outlive the patch: a resized vocabulary, an attention implementation.
+A patched model computes with the configuration it was built with, but saves the present one, from which a loader builds
+the model. If an entry that decides positions differs, saving is refused before anything is written. Other changes, such
+as a resized vocabulary or another attention implementation, are kept when the patch is undone.
 """
 
 from __future__ import annotations
@@ -36,9 +35,10 @@ PATCH_ENTRIES = (*PATCH_KEYS, ROPE_KEY, LENGTH)  # entries that belong to the pa
 
 
 def write_config(patch: Patch) -> None:
-    """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
+    """Write scheme and lengths into a copy of the configuration, and give it to every module that had the old one.
 
-    A copy, because two models may share a configuration object."""
+    The copy is needed because two models may share a configuration object.
+    """
     old: Any = patch.base.config
     new = own_config(patch, patch.model, old)
     if code := own_code(patch.layout):
@@ -53,7 +53,7 @@ def write_config(patch: Patch) -> None:
 
 
 def own_config(patch: Patch, model: nn.Module, old: Any) -> Any:
-    """A copy of a configuration, in its place in every module of a model that had it, which the patch records."""
+    """Replace a configuration by a copy in every module of a model that has it, and record this in the patch."""
     new = copy.deepcopy(old)
     new.__class__ = guarded_class(new.__class__)
     for module in [module for module in model.modules() if module.__dict__.get("config") is old]:
@@ -63,20 +63,20 @@ def own_config(patch: Patch, model: nn.Module, old: Any) -> Any:
 
 
 def scheme_entry(patch: Patch, host_length: int) -> dict[str, Any]:
-    """What a configuration says of a patch; ``host_length`` is that of the unpatched model."""
+    """The ``position_scheme`` entry of a patch; ``host_length`` is the length of the unpatched model."""
     return SchemeConfig(
         patch.layout, patch.geometry.trained_length, patch.geometry.target_length, host_length
     ).to_json()
 
 
 def write_entry(config: Any, entry: Mapping[str, Any]) -> None:
-    """Write a scheme entry into a configuration, with the length that goes with it."""
+    """Write a ``position_scheme`` entry, and the length that it implies, into a configuration."""
     setattr(config, SCHEME_KEY, copy.deepcopy(dict(entry)))
     setattr(config, LENGTH, max(entry["target_length"], entry["host_length"]))
 
 
 def restore_config(patch: Patch) -> None:
-    """Restore the configuration; as a copy with the caller's changes, where it was changed since the patch."""
+    """Restore the configuration. If the caller changed it since the patch, a copy of the old one gets these changes."""
     changes = changed_entries(patch) if patch.entries else {}
     before = {id(old): old for _, old in patch.configs}
     if changes:
@@ -88,25 +88,24 @@ def restore_config(patch: Patch) -> None:
 
 
 def update_config(patch: Patch) -> None:
-    """Write the lengths of the patch, which are new, into the configuration, and into what is known of it and of KV
-    caches."""
+    """Write the new lengths of the patch into the configurations and the patch. Filled KV caches become invalid."""
     entry = scheme_entry(patch, patch.entries[SCHEME_KEY]["host_length"])
-    for written in {id(vars(module)["config"]): vars(module)["config"] for module, _ in patch.configs}.values():
-        write_entry(written, entry)
-    patch.base.__dict__[ENTRY] = entry  # another object: caches have noted the old one
+    for config_copy in {id(vars(module)["config"]): vars(module)["config"] for module, _ in patch.configs}.values():
+        write_entry(config_copy, entry)
+    patch.base.__dict__[ENTRY] = entry  # a new object: caches that refer to the old one are refused
     config: Any = patch.base.config
     length = config.attribute_map.get(LENGTH, LENGTH)  # GPT-2 calls it ``n_positions``
     patch.entries |= copy.deepcopy({name: vars(config)[name] for name in (SCHEME_KEY, length)})
 
 
 def write_outer_config(patch: Patch, outer: Any) -> None:
-    """Write the scheme of a patch into a copy of the configuration of a model around it, where that does not say it."""
+    """Write the scheme of a patch into a copy of an outer model's configuration, if that does not record it yet."""
     if outer is not None and getattr(outer.config, SCHEME_KEY, None) is None:
         write_entry(own_config(patch, outer, outer.config), vars(patch.base)[ENTRY])
 
 
 def changed_entries(patch: Patch) -> dict[str, Any]:
-    """Entries that were changed since the patch; none where some of them decide positions."""
+    """Entries that were changed since the patch. Empty if an entry that decides positions is among them."""
     try:
         check_unchanged(patch)
     except HostConfigInvalid:
@@ -116,9 +115,9 @@ def changed_entries(patch: Patch) -> dict[str, Any]:
 
 
 def check_unchanged(patch: Patch) -> None:
-    """Refuse a configuration whose positions were changed since the patch.
+    """Refuse a configuration if an entry that decides positions was changed since the patch.
 
-    ``max_position_embeddings`` may be changed: loading a checkpoint sets it to the target length again.
+    ``max_position_embeddings`` may be changed, because loading a checkpoint sets it to the target length again.
     """
     adapter, then = patch.adapter, patch.geometry
     config: Any = copy.copy(patch.base.config)
@@ -132,7 +131,7 @@ def check_unchanged(patch: Patch) -> None:
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise HostConfigInvalid(
             f"The configuration of this {type(patch.base).__name__} was changed after the patch and cannot be "
-            f"read any more: {str(error).partition('. ')[0]}. Put back what was changed, and save then."
+            f"read any more: {str(error).partition('. ')[0]}. Put back the old values before saving."
         ) from error
     for field in fields(then):
         if getattr(geometry, field.name) != getattr(then, field.name):
@@ -140,12 +139,12 @@ def check_unchanged(patch: Patch) -> None:
 
 
 def _contains(now: Any, was: Any) -> bool:
-    """Whether a mapping still has every entry it had."""
+    """Whether the mapping ``now`` has every entry of ``was``."""
     return isinstance(now, Mapping) and isinstance(was, Mapping) and all(now.get(key) == was[key] for key in was)
 
 
 def _raise_changed(name: str, was: Any, now: Any) -> None:
     raise HostConfigInvalid(
-        f"The configuration was changed after the patch: {name} was {shown(was)} and is {shown(now)}, which a saved "
-        "checkpoint would be built from. Put it back, or call unpatch_model and patch_model again."
+        f"The configuration was changed after the patch: {name} was {shown(was)} and is {shown(now)}, so a saved "
+        "checkpoint would load as another model. Put it back, or call unpatch_model and patch_model again."
     )

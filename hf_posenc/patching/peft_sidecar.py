@@ -1,17 +1,17 @@
-"""The PEFT sidecar: the scheme that a PEFT adapter was trained under, written beside the adapter.
+"""The PEFT sidecar: files beside a PEFT adapter that record the scheme it was trained under.
 
-``position_scheme.json`` is the scheme config (`hf_posenc.patching.scheme_config`). Where the scheme has learned
-parameters that PEFT does not save (it saves what is in ``modules_to_save``), ``position_scheme.safetensors`` holds
-them. The JSON has the digest of that file and its own, so that a flipped bit is noticed.
+``position_scheme.json`` is the scheme config (`hf_posenc.patching.scheme_config`). It has its own digest and that of
+``position_scheme.safetensors``, so that damaged files are detected. The latter holds learned position parameters that
+PEFT does not save, because they are not in ``modules_to_save``.
 
-PEFT would load such an adapter on any base, patched or not, and compute something else. In ``adapter_config.json`` the
-adapter type is therefore replaced by a sentence that says what to do; the original is kept under
-``position_scheme_guard``. Not covered: a PEFT configuration that the caller passes, ``config=``.
+PEFT would load such an adapter on any base, patched or not, and compute other outputs. So in ``adapter_config.json``
+the adapter type is replaced by a sentence with instructions; the original is saved under ``position_scheme_guard``. Not
+covered: a PEFT configuration that the caller passes (``config=``).
 
-All three are written by the adapter's own configuration, whose ``save_pretrained`` every way of saving calls, after the
-weights: PEFT's, transformers', `Trainer`'s. They are staged, and ``adapter_config.json`` is moved in last: wherever a
-save is interrupted, no new configuration is there without its guard. Reading is the work of
-`hf_posenc.checkpoints.adapter_folder`.
+The adapter's own configuration writes all three files. PEFT, transformers and `Trainer` all call its
+``save_pretrained``, after they have written the weights. The files are staged, and ``adapter_config.json`` is moved
+last. So an interrupted save never leaves a new configuration without its guard. `hf_posenc.checkpoints.adapter_folder`
+reads the files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hf_posenc.patching.text_limits import raise_limits_in
 
 SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
 DIGEST, OWN_DIGEST = "parameters_sha256", "sha256"
-BASE_KEY = "posenc_base"  # of a PEFT configuration: weak reference to the base whose scheme it saves
+BASE_KEY = "posenc_base"  # attribute of a PEFT configuration: weak reference to the base whose scheme it saves
 TYPE_KEY = "peft_type"
 GUARD_TEXT = (
     "Load this adapter with hf_posenc.from_pretrained, or on a base with hf_posenc.load_peft_adapter: it is {kind} on "
@@ -50,9 +50,9 @@ GUARD_TEXT = (
 
 
 def write_sidecar_on_save(base: nn.Module, peft_configs: MutableMapping[str, Any]) -> None:
-    """Make the PEFT configurations of a model write the sidecar of ``base`` wherever they are saved.
+    """Make the PEFT configurations of a model write the sidecar of ``base`` when they are saved.
 
-    Each is replaced by a copy, because the object may be the caller's, who wraps another model with it too.
+    Each is replaced by a copy, because the caller may use the same object for another model.
     """
     for name, config in peft_configs.items():
         bound = config.__dict__.get(BASE_KEY)
@@ -64,12 +64,12 @@ def write_sidecar_on_save(base: nn.Module, peft_configs: MutableMapping[str, Any
 
 @lru_cache(maxsize=64)
 def sidecar_writing_class(cls: Any) -> Any:
-    """A subclass of a PEFT configuration that saves the sidecar as well; ``cls`` itself where it is one."""
+    """A subclass of a PEFT configuration class that also saves the sidecar; ``cls`` itself if it does already."""
     if vars(cls).get(BASE_KEY):
         return cls
 
     def save_pretrained(self: Any, save_directory: str, **kwargs: Any) -> None:
-        """PEFT's own, and next to it the scheme of the base."""
+        """Write PEFT's files, and the sidecar of the base beside them."""
         base = self.__dict__[BASE_KEY]()
         if base is None:
             return cls.save_pretrained(self, save_directory, **kwargs)
@@ -81,7 +81,7 @@ def sidecar_writing_class(cls: Any) -> Any:
                 write_json(staging / PEFT_CONFIG, guard_adapter_config(read_json(staging / PEFT_CONFIG)))
 
     def reduced(self: Any, protocol: Any) -> tuple[Any, ...]:
-        """Copies and pickles are of PEFT's class, and write no sidecar until they are part of a model."""
+        """Copies and pickles have PEFT's class again, and write no sidecar until they are part of a patched model."""
         state = {name: value for name, value in self.__dict__.items() if name != BASE_KEY}
         return cls.__new__, (cls,), state
 
@@ -91,7 +91,7 @@ def sidecar_writing_class(cls: Any) -> Any:
 
 
 def write_sidecar(model: nn.Module, folder: Path) -> None:
-    """Write the scheme and unsaved position parameters of ``model``; nothing where it has no scheme as a whole."""
+    """Write the scheme and unsaved position parameters of ``model``. Without one scheme for all, write nothing."""
     scheme = SchemeConfig.of_model(model)
     if scheme is None:
         return
@@ -106,7 +106,7 @@ def write_sidecar(model: nn.Module, folder: Path) -> None:
 
 
 def write_adapter_card(model: nn.Module, folder: Path, training: Mapping[str, Any] | None = None) -> None:
-    """Write the model card of an adapter into ``folder``: how to load it, and facts of its ``training`` as a table."""
+    """Write an adapter's model card into ``folder``: how to load it, and a table of facts about its ``training``."""
     config: Any = next(iter(model.peft_config.values()))  # type: ignore[operator]
     base, report = config.base_model_name_or_path, describe(model)
     loading = with_package(report.scheme.split("+"), f"{base or 'the base'!r}, peft_adapter={folder.name!r}")
@@ -117,17 +117,17 @@ def write_adapter_card(model: nn.Module, folder: Path, training: Mapping[str, An
         section += "\n| | |\n|---|---|\n" + "".join(
             f"| {name.replace('_', ' ')} | {value} |\n" for name, value in training.items()
         )
-    on = f"\nbase_model: {base}" if base and not os.path.isdir(base) else ""
-    replace_section(folder, section, FRONT_MATTER.format(library=f"peft{on}\ntags:\n- {TAG}"))
+    base_line = f"\nbase_model: {base}" if base and not os.path.isdir(base) else ""
+    replace_section(folder, section, FRONT_MATTER.format(library=f"peft{base_line}\ntags:\n- {TAG}"))
 
 
 def sidecar_digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of a sidecar's content, independent of spacing and order of keys."""
+    """SHA-256 of a sidecar's content, independent of white space and the order of keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def position_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Learned position parameters that PEFT does not save itself, by their names in the base model."""
+    """Learned position parameters that PEFT does not save itself, by name in the base model."""
     owned_by_peft = ("modules_to_save", "original_module", "lora_")
     return {
         name: parameter
@@ -145,31 +145,32 @@ def guard_adapter_config(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unguard_adapter_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The content that `guard_adapter_config` was given.
+    """Undo `guard_adapter_config`: remove the guard and restore the adapter type.
 
     Raises:
         PeftAdapterMismatch: the config guard is damaged.
     """
-    plain, kept = {name: value for name, value in content.items() if name != GUARD_KEY}, content.get(GUARD_KEY)
-    if kept is None:
-        return plain
-    if not isinstance(kept, Mapping) or kept.keys() != {TYPE_KEY} or not isinstance(kept[TYPE_KEY], str):
+    original = content.get(GUARD_KEY)
+    unguarded = {name: value for name, value in content.items() if name != GUARD_KEY}
+    if original is None:
+        return unguarded
+    if not isinstance(original, Mapping) or original.keys() != {TYPE_KEY} or not isinstance(original[TYPE_KEY], str):
         raise PeftAdapterMismatch(
-            f"The {GUARD_KEY} of {where} cannot be read: it is {shown(kept)}. Copy or save the adapter again."
+            f"The {GUARD_KEY} of {where} cannot be read: it is {shown(original)}. Copy or save the adapter again."
         )
-    return {**plain, **kept}
+    return {**unguarded, **original}
 
 
 def refuse_adapter_folder(folder: Path) -> None:
-    """Refuse to write a model where an adapter is, which every loader would put on top of it.
+    """Refuse to write a model into an adapter's folder, because loaders would put the adapter on top of the model.
 
     Raises:
         FolderUnusable: the folder holds a PEFT adapter.
     """
     if (folder / PEFT_CONFIG).is_file():
         raise FolderUnusable(
-            f"{shown(str(folder))} holds a PEFT adapter, which transformers would put on top of a model there. Choose "
-            "another folder."
+            f"{shown(str(folder))} holds a PEFT adapter, which transformers would load on top of a model saved there. "
+            "Choose another folder."
         )
 
 
@@ -177,7 +178,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Parse a small JSON file of an adapter's folder.
 
     Raises:
-        PeftAdapterMismatch: it is missing, too large, or holds no object.
+        PeftAdapterMismatch: the file is missing, too large, or not a JSON object.
     """
     try:
         return read_object(file)

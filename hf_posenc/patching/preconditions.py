@@ -1,8 +1,8 @@
-"""All preconditions of a patch, in the order they are checked; nothing has been touched where one is refused.
+"""All preconditions of a patch, in the order of the checks. A refused model is unchanged.
 
-Wrapped models: a compiled one is compiled anew when its layers change class. `DistributedDataParallel` keeps a list of
-parameters and would never reduce the gradients of new ones. Layers with sharded weights cannot be run alone, so that no
-effect probe is possible.
+Wrapped models: a compiled model is compiled again when its layers change class. `DistributedDataParallel` keeps a list
+of parameters and would never reduce the gradients of new ones. Layers with sharded weights cannot run alone, so the
+effect probe is impossible.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
 from hf_posenc.patching.offloading import has_foreign_forward
 from hf_posenc.patching.state import STASH, Patch, describe
-from hf_posenc.patching.swap import out_of_use
+from hf_posenc.patching.swap import replaced_parameters
 from hf_posenc.patching.weights import check_finite, keep_arranged
 from hf_posenc.schemes.build import rotates
 
 SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
-SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
+SHARDED_TENSOR = "DTensor"  # class of weights that are split over devices
 
 
 def check_model(model: nn.Module, base: nn.Module) -> None:
@@ -48,7 +48,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     config: Any = base.config
     if getattr(config, SCHEME_KEY, None) is not None:
         raise CheckpointMismatch(
-            "This checkpoint carries a scheme, but was loaded without it, so that its learned positions are lost. "
+            "This checkpoint carries a scheme, but was loaded without it, so its learned positions are lost. "
             "Load it with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first."
         )
     check_single_model(model, base)
@@ -59,7 +59,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
 
 
 def check_schemes(patch: Patch, *, trained_length_given: bool) -> None:
-    """Refuse a model that the schemes of a plan cannot be put on as a whole."""
+    """Refuse a model that cannot be patched with these schemes."""
     check_existing_scaling(patch, trained_length_given=trained_length_given)
     check_layer_count(patch)
     check_layer_indices(patch)
@@ -84,11 +84,11 @@ def check_existing_scaling(patch: Patch, *, trained_length_given: bool) -> None:
         base = "" if theta is None else f" and base={theta:g}"
         raise AlreadyScaled(
             f"This model's configuration scales positions already ({scaling}), and the scheme would overwrite that. "
-            f"Pass trained_length={length}{base} to say what the weights saw before{other}."
+            f"Pass trained_length={length}{base} of the training before that scaling{other}."
         )
     if not all(s.replaces_host for s in schemes) and scaling in adapter.length_dependent:
         raise AlreadyScaled(
-            f"This model's frequencies change with the length ({scaling}); nothing can be put on top of them. "
+            f"This model's frequencies change with the length ({scaling}), so no scheme can be added to them. "
             'Use a scheme that replaces them, such as "dynamic_ntk", with trained_length=.'
         )
 
@@ -96,11 +96,11 @@ def check_existing_scaling(patch: Patch, *, trained_length_given: bool) -> None:
 def check_layer_count(patch: Patch) -> None:
     """Refuse a base model whose attention layers cannot all be patched."""
     base, adapter = patch.base, patch.adapter
-    found, stated = adapter.attention_count(base), patch.geometry.layers
-    if found == 0 or found != stated:
+    patchable, stated = adapter.attention_count(base), patch.geometry.layers
+    if patchable == 0 or patchable != stated:
         classes = ", ".join(cls.__name__ for cls in adapter.attention)
         raise UnsupportedModel(
-            f"This {type(base).__name__} has {found} attention layers that {type(adapter).__name__} can patch"
+            f"This {type(base).__name__} has {patchable} attention layers that {type(adapter).__name__} can patch"
             f"{classes and f' ({classes})'}, and its configuration says {stated}. Set num_hidden_layers to the layers "
             "that it has, patch the whole model before it is cut, give every layer an attention module of its own, or "
             "name the classes of all of them in the adapter."
@@ -108,12 +108,12 @@ def check_layer_count(patch: Patch) -> None:
 
 
 def check_layer_indices(patch: Patch) -> None:
-    """Refuse a stranger's decoder whose layers share a number: the general adapter notices it when it tries a cache."""
+    """Refuse equal ``layer_idx`` in a decoder of another package's adapter. The general adapter detects them."""
     base = patch.base
-    live = set(patch.adapter.attentions(base)) if of_a_stranger(patch.adapter) else set()
-    places = [(name, one) for name, one in base.named_modules(remove_duplicate=False) if one in live]
-    keys = [getattr(one, "layer_idx", None) for _, one in places]
-    shared = [name for (name, _), key in zip(places, keys, strict=True) if key is not None and keys.count(key) > 1]
+    attentions = set(patch.adapter.attentions(base)) if of_a_stranger(patch.adapter) else set()
+    layers = [(name, module) for name, module in base.named_modules(remove_duplicate=False) if module in attentions]
+    indices = [getattr(module, "layer_idx", None) for _, module in layers]
+    shared = [name for (name, _), i in zip(layers, indices, strict=True) if i is not None and indices.count(i) > 1]
     if shared and patch.geometry.causal:
         raise UnsupportedModel(
             f"Attention layers of this {type(base).__name__} ({', '.join(shared)}) have the same layer_idx, and would "
@@ -122,7 +122,7 @@ def check_layer_indices(patch: Patch) -> None:
 
 
 def check_remembered(patch: Patch) -> None:
-    """Refuse a model whose modules were built with other numbers than its configuration has now."""
+    """Refuse a model whose modules were built with other values than its present configuration has."""
     base = patch.base
     for name, attribute, expected in patch.adapter.remembered(base):
         live = getattr(base.get_submodule(name), attribute, None)
@@ -134,7 +134,7 @@ def check_remembered(patch: Patch) -> None:
 
 
 def check_foreign_forward(patch: Patch) -> None:
-    """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called."""
+    """Refuse modules whose ``forward`` was replaced on the instance, because it would hide the patched class."""
     with explained_swaps(patch.adapter):
         swapped = [module for module, _ in patch.adapter.swaps(patch.base, patch.schemes[0])]
     for module in (*patch.adapter.attentions(patch.base), *swapped):
@@ -146,28 +146,28 @@ def check_foreign_forward(patch: Patch) -> None:
 
 
 def check_tables(patch: Patch) -> None:
-    """Refuse to patch a model whose position table PEFT has wrapped."""
+    """Refuse a position table that PEFT has wrapped, or whose number of rows contradicts the configuration."""
     base: Any = patch.base
     adapter, expected = patch.adapter, patch.geometry.table
-    first = {id(module): kept.get(FIRST_ROW, 0) for module, kept in adapter.attributes(base)}
+    first = {id(module): attributes.get(FIRST_ROW, 0) for module, attributes in adapter.attributes(base)}
     tables = [module for module, cls in adapter.swaps(base, patch.schemes[0]) if issubclass(cls, SchemePositionTable)]
     for name, module in base.named_modules():
         if module in tables:
             check_own_table(name, module, base)
     rows = min((table.num_embeddings - first.get(id(table), 0) for table in tables), default=expected)
     if rows != expected:
-        said = base.config.max_position_embeddings
+        stated = base.config.max_position_embeddings
         raise HostConfigInvalid(
-            f"max_position_embeddings of this {type(base).__name__} is {said}, which gives {expected} positions, and "
-            f"its position table has rows for {rows}. Set it to {said + rows - expected}."
+            f"max_position_embeddings of this {type(base).__name__} is {stated}, which gives {expected} positions, and "
+            f"its position table has rows for {rows}. Set it to {stated + rows - expected}."
         )
 
 
 def check_single_model(model: nn.Module, base: nn.Module) -> None:
-    """Refuse a module that holds several models that read tokens, as it is unknown which one is meant."""
+    """Refuse a module that holds several models that read tokens, because it does not say which one to patch."""
     inside = set(base.modules())
-    around = [one for one in model.modules() if one not in inside and embeds_tokens(one)]
-    others = [one for one in around if base not in set(one.modules())]
+    outside = [module for module in model.modules() if module not in inside and embeds_tokens(module)]
+    others = [module for module in outside if base not in set(module.modules())]
     if others:
         raise UnsupportedModel(
             f"This {type(model).__name__} holds several models that read tokens, a {type(base).__name__} and a "
@@ -178,8 +178,7 @@ def check_single_model(model: nn.Module, base: nn.Module) -> None:
 def check_unsharded(model: nn.Module) -> None:
     """Refuse a model whose weights are sharded."""
     sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING_CLASSES)
-    apart = any(type(weight).__name__ == SHARDED_TENSOR for weight in model.parameters())
-    if sharding or apart:
+    if sharding or any(type(weight).__name__ == SHARDED_TENSOR for weight in model.parameters()):
         raise UnsupportedModel(
             f"The weights of this {type(model).__name__} are spread over devices "
             f"({sorted(sharding)[0] if sharding else SHARDED_TENSOR}). Patch the model first, and shard it afterwards."
@@ -187,9 +186,9 @@ def check_unsharded(model: nn.Module) -> None:
 
 
 def check_reducer(patch: Patch) -> None:
-    """Refuse to add or freeze parameters once a gradient reducer has listed them."""
+    """Refuse to add or freeze parameters of a model in `DistributedDataParallel`, which has listed them already."""
     adds = any(True for scheme in patch.schemes for _ in scheme.parameters())
-    changes = adds or any(weight.requires_grad for weight in out_of_use(patch))
+    changes = adds or any(weight.requires_grad for weight in replaced_parameters(patch))
     if changes and any(isinstance(module, DistributedDataParallel) for module in patch.model.modules()):
         raise UnsupportedModel(
             "This model is in DistributedDataParallel, which would miss parameters that the scheme adds or "

@@ -1,16 +1,16 @@
 """Effect probe: run one attention layer before and after the patch, and compare its outputs.
 
 Up to 64 synthetic tokens stand at positions spread over the target length. The expected effect follows from the
-scheme's own values: if they equal those of the unpatched model, no output may change (verdict ``identity``); else some
-must, and tokens that the scheme promises not to affect must not. Freshly initialised models attend almost evenly and
-hide any scheme, so the scores are multiplied until the effect shows.
+scheme's own values. If they equal those of the unpatched model, no output may change (verdict ``identity``). Otherwise
+some outputs must change, except those of tokens that the scheme promises not to affect. Freshly initialised models
+attend almost evenly and hide any scheme, so the scores are multiplied until the effect shows.
 
-Half precision would round away what a scheme does to weak scores, so layers of such models are run in float32, where
-they can be, and once as they are: what overflows must show. Quantised projections are run as they are.
+Half precision rounds away small changes of weak scores, so layers of half-precision models are run in float32 where
+possible. They also run once in their own dtype, to show overflows. Quantised projections keep their own dtype.
 
-A rotary model computes its angles in float32, and the scheme the same ones in float64: at position 10⁵ they are
-hundredths of a radian apart. How much that changes the outputs is measured on the unpatched model, with positions moved
-by one unit in the last place of float32.
+A rotary model computes its angles in float32, and the scheme computes the same angles in float64. At position 10⁵ they
+differ by hundredths of a radian. The unpatched model, run at positions moved by one unit in the last place of float32,
+measures how much this difference changes the outputs.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
     from hf_posenc.patching.state import Patch
 
 SHARPENING = (1.0, 10.0, 100.0)
-SOFTENING = (1e-3, 1e-6, 1e-9)  # of attention that sees one key alone, whatever its scores are multiplied by
-# Largest relative change that is rounding: a layer's accumulated error in each dtype, ten times over.
+SOFTENING = (1e-3, 1e-6, 1e-9)  # for attention that puts all weight on one key, at its own scores and larger ones
+# Largest relative change that counts as rounding: ten times the accumulated error of a layer in each dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-MATTERS = 1e3  # times the rounding: how much a term has to change attention by its formula to be looked for in a layer
-# Change in units of what float32 angles change in the unpatched model: measured on 144 models, mostly 0.2 to 1.
-MIN_CHANGE, MAX_CHANGE = 2.0, 8.0  # a change is more than the one; what must be left alone moves less than the other
+MIN_TERM_EFFECT = 1e3  # in units of the rounding: a term is checked in a layer if it changes the formula by more
+# Both in units of the change that float32 angles cause in the unpatched model: mostly 0.2 to 1 on 144 models.
+MIN_CHANGE, MAX_CHANGE = 2.0, 8.0  # an effect is larger than the first; unaffected tokens change less than the second
 
 
 class EffectProbe:
-    """Outputs of one layer of each kind before a patch, to be compared with those after it."""
+    """Records the outputs of one layer of each kind before a patch, and compares them with those after it."""
 
     def __init__(self, patch: Patch) -> None:
         self.adapter, self.base, self.geometry = adapter, base, geometry = patch.adapter, patch.base, patch.geometry
@@ -72,7 +72,7 @@ class EffectProbe:
         self.patched: dict[tuple[int, float], Tensor] = {}
         if self.deferred:
             return
-        # Both must have the probed positions, and a position table ends.
+        # The unpatched model must have the probed positions too, and its position table may be shorter.
         reach = min(geometry.target_length, geometry.table or geometry.target_length)
         self.positions = spread_positions(reach).to(device)
         generator = torch.Generator().manual_seed(0)
@@ -80,43 +80,43 @@ class EffectProbe:
         config: Any = base.config
         self.own_dtype = parameter.dtype
         modules = [self.attentions[layer] for layer in layers]
-        # One name before and after: a patched class may have a factor that the model's own class lacks.
+        # Read before the patch: a patched class may have a score factor that the model's own class lacks.
         self.factors = {layer: factor_name(self.attentions[layer]) for layer in layers}
-        fits = self.own_dtype in HALF and not offloads  # whose hooks would keep what they load in float32
-        self.widened = fits and runs_in_float32(modules, config._attn_implementation)
+        half = self.own_dtype in HALF and not offloads  # hooks that offload would keep the loaded weights in float32
+        self.widened = half and runs_in_float32(modules, config._attn_implementation)
         self.hidden = hidden.to(device, torch.float32 if self.widened else self.own_dtype)
         self.nudged = self.positions if geometry.rotary is None else perturb_positions(self.positions, generator)
         with evaluation_mode(base):
             if self.widened:
-                self.run_in_own_dtype(layers[0])  # what fails here is no fault of the patch
+                self.run_in_own_dtype(layers[0])  # an error here, before the patch, is not caused by the patch
             self.unpatched = {layer: self.run_unpatched(layer, SHARPENING[0]) for layer in layers}
 
     def run_unpatched(self, layer: int, sharper: float) -> tuple[Tensor, Tensor]:
-        """Outputs of a layer before the patch, at the probed positions and at those beside them."""
+        """Outputs of an unpatched layer at the probed positions, and at these positions moved by float32 rounding."""
         return self.run(layer, sharper, self.positions), self.run(layer, sharper, self.nudged)
 
     def run(self, layer: int, sharper: float, positions: Tensor) -> Tensor:
-        """A layer's output ``[token, width]``, float32, with its scores multiplied."""
+        """Output ``[token, width]`` of a layer in float32, with its scores multiplied by ``sharper``."""
         attention = self.attentions[layer]
         widened = in_float32(attention, self.own_dtype) if self.widened else nullcontext()
         with torch.no_grad(), scaled_scores(attention, self.factors[layer], sharper), widened:
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
 
     def run_patched(self, layer: int, sharper: float) -> Tensor:
-        """Outputs of a layer as it is patched, at the probed positions: run once."""
+        """Outputs of a patched layer at the probed positions; computed once for each factor of the scores."""
         if (layer, sharper) not in self.patched:
             self.patched[layer, sharper] = self.run(layer, sharper, self.positions)
         return self.patched[layer, sharper]
 
     def run_in_own_dtype(self, layer: int) -> Tensor:
-        """A layer's output ``[1, token, width]`` as the model computes it."""
+        """Output ``[1, token, width]`` of a layer in the model's own dtype."""
         with torch.no_grad():
             return probed(self.adapter, self.base, self.hidden.to(self.own_dtype), self.positions, layer)
 
     def verdict(self, patch: Patch) -> Proof:
-        """Compare with the patched layers: the patch has an effect if one layer's outputs changed.
+        """Compare the recorded outputs with those of the patched layers. The patch has an effect if one layer changed.
 
-        Where the first outputs do not tell, the patch is taken off for further ones.
+        If the change is too small to tell, the patch is undone for a moment to run unpatched layers on larger scores.
         """
         if self.deferred:
             return Proof("deferred")
@@ -130,10 +130,13 @@ class EffectProbe:
         return Proof("moved", max(p.change for p in moved), min(p.unchanged_below for p in moved))
 
     def check_own_positions(self, layer: int) -> None:
-        """Refuse a stranger's adapter in whose patched layer the positions of its geometry are not the model's own."""
+        """Refuse another package's adapter if its geometry does not describe the model's own positions.
+
+        The patched layer, given the positions of the geometry, must compute what the unpatched layer computed.
+        """
         attention, (before, nudged), geometry = self.attentions[layer], self.unpatched[layer], self.geometry
-        coded = geometry.table is not None or has_any(attention.scheme, ["embed"])  # before the first layer
-        if coded or self.adapter.scaled_already(self.base.config) is not None:
+        adds_code = geometry.table is not None or has_any(attention.scheme, ["embed"])  # before the first layer
+        if adds_code or self.adapter.scaled_already(self.base.config) is not None:
             return
         own = self.adapter.own_positions(self.base, geometry.of_layer(layer), layer).to(before.device)
         scheme = attention._modules.get("posenc")
@@ -147,9 +150,9 @@ class EffectProbe:
         angles = relative_change(nudged, before).cummax(0).values
         if bool((moved > (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype])).any()):
             raise AdapterInvalid(
-                f"Patched by {type(self.adapter).__name__}, attention layer {layer} computes other outputs with the "
+                f"Attention layer {layer} as {type(self.adapter).__name__} patches it has other outputs with the "
                 f"model's own positions than before, by {float(moved.max()):.1e}. In the adapter, correct geometry "
-                "(rotary, its frequencies and layout; slopes), swaps, probe, or what attention hands to `attend`."
+                "(rotary, its frequencies and layout; slopes), swaps, probe, or the arguments of `attend`."
             )
 
     def verdict_of(self, layer: int, patch: Patch) -> Proof:
@@ -159,7 +162,7 @@ class EffectProbe:
         must_move = differs_from_host(scheme, self.positions, geometry)
         may_move = must_move or shows_silent_terms(scheme)
         if must_move and window is not None and not differs_from_host(scheme, self.positions, geometry, window):
-            return Proof("identity")  # the probe, which has no mask, would show keys that the layer itself hides
+            return Proof("identity")  # the probe has no mask, so it would see keys that the layer's window hides
         if self.widened:
             refuse_not_finite(self.run_in_own_dtype(layer), scheme)
         change, moves = 0.0, False
@@ -178,9 +181,9 @@ class EffectProbe:
             if moves or not must_move:
                 break
         if moves < must_move or moves > may_move:
-            happened = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the model's own"
+            what = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the model's own"
             raise NoEffect(
-                f"Scheme {scheme.shown_name!r} was installed, but {happened}. The model was restored; check its "
+                f"Scheme {scheme.shown_name!r} was installed, but {what}. The model was restored; check its "
                 "weights, and report this if they are sound."
             )
         if not moves:
@@ -189,68 +192,68 @@ class EffectProbe:
         return Proof("moved", change, scheme.unchanged_below)
 
     def check_terms(self, layer: int, scheme: Scheme) -> None:
-        """Refuse a patched layer that leaves out a term of its scheme, or keeps positions that it replaces."""
+        """Refuse a patched layer that drops a term of its scheme, or keeps the positions that the scheme replaces."""
         adapter, name = type(self.adapter).__name__, scheme.shown_name
         where = f"attention layer {layer} as {adapter} patches it"
-        here = neutral(hook for hook in NEUTRAL if has_any(scheme, [hook]))
-        # By another code: a normalisation removes those that are the same in all channels.
-        if "embed" in here and not self.changes(layer, neutral(["embed"]), {"embed": random_code}):
+        no_positions = neutral(hook for hook in NEUTRAL if has_any(scheme, [hook]))
+        # A random code, because a normalisation removes codes that are the same in all channels.
+        if "embed" in no_positions and not self.changes(layer, neutral(["embed"]), {"embed": random_code}):
             raise NoEffect(
                 f"Scheme {name!r} adds codes to the embeddings, and none reaches {where}. In the adapter, have "
-                "`swaps` yield what adds them, and `probe` add them as the model does."
+                "`swaps` yield the module that adds them, and `probe` add them as the model does."
             )
         for term, hooks in TERMS.items():
-            if not has_any(scheme, hooks) or not self.matters(layer, scheme, neutral(hooks)):
+            if not has_any(scheme, hooks) or not self.changes_formula(layer, scheme, neutral(hooks)):
                 continue
             if not self.changes(layer, {}, neutral(hooks)):
                 raise NoEffect(
-                    f"Scheme {name!r} has {term}, without which {where} computes the same. In the adapter, hand q, k "
-                    "and v to `attend` before any rotation, with the call's keywords, and return what it returns."
+                    f"Scheme {name!r} has {term}, and {where} computes the same without it. In the adapter, pass q, k "
+                    "and v to `attend` before any rotation, with the call's keywords, and return its result."
                 )
         replaces = scheme.replaces_host and not scheme.keeps_table and not isinstance(self.adapter, GeneralAdapter)
-        if replaces and self.depends_on_positions(layer, here):
+        if replaces and self.depends_on_positions(layer, no_positions):
             raise NoEffect(
                 f"Scheme {name!r} replaces the model's own positions, and {where} still uses them. In the adapter, "
-                "have `swaps` yield what brings them (the rotary module, the position table), and hand q and k to "
-                "`attend` before any rotation."
+                "have `swaps` yield the modules that add them (the rotary module, the position table), and pass q and "
+                "k to `attend` before any rotation."
             )
 
     def changes(self, layer: int, one: Hooks, other: Hooks) -> bool:
-        """Whether a patched layer computes other outputs under some hooks of its scheme than under others."""
+        """Whether a patched layer has other outputs with the hooks ``one`` in its scheme than with ``other``."""
         own: Scheme = self.attentions[layer].scheme
         for sharper in (*SHARPENING, *SOFTENING):
             with replaced(own, one):
                 before = self.run(layer, sharper, self.positions) if one else self.run_patched(layer, sharper)
             with replaced(own, other):
                 moved = relative_change(self.run(layer, sharper, self.positions), before)
-            if not bool((moved <= self.rounding(layer, max(sharper, 1.0))).all()):  # not finite is another output, too
+            if not bool((moved <= self.rounding(layer, max(sharper, 1.0))).all()):  # true for NaN, too
                 return True
         return False
 
     def depends_on_positions(self, layer: int, hooks: Hooks) -> bool:
-        """Whether a patched layer computes other outputs at other positions, under some hooks of its scheme."""
+        """Whether a patched layer has other outputs at reversed positions, with ``hooks`` in its scheme."""
         with replaced(self.attentions[layer].scheme, hooks):
             before, after = (self.run(layer, SHARPENING[0], at) for at in (self.positions, self.positions.flip(1)))
         return bool((relative_change(after, before) > self.rounding(layer, SHARPENING[0]) / 10).any())  # mostly equal
 
-    def matters(self, layer: int, scheme: Scheme, hooks: Hooks) -> bool:
-        """Whether a scheme's attention, by its formula, is another under these hooks, by more than could be missed."""
-        least = MATTERS * self.rounding(layer, SHARPENING[0])
-        if least > 1:
+    def changes_formula(self, layer: int, scheme: Scheme, hooks: Hooks) -> bool:
+        """Whether ``hooks`` change the formula of the scheme's attention by enough to show in the layer's outputs."""
+        threshold = MIN_TERM_EFFECT * self.rounding(layer, SHARPENING[0])
+        if threshold > 1:
             return False
         attention, geometry = self.attentions[layer], self.geometry.of_layer(layer)
         with torch.no_grad(), in_float32(attention, self.own_dtype) if self.widened else nullcontext():
-            return formula_change(attention, scheme, geometry, self.positions, self.hidden, hooks) > least
+            return formula_change(attention, scheme, geometry, self.positions, self.hidden, hooks) > threshold
 
     def rounding(self, layer: int, sharper: float) -> float:
-        """Largest relative change of a layer's outputs that may be rounding, with its scores multiplied."""
+        """Largest relative change of a layer's outputs that rounding may cause, with scores times ``sharper``."""
         accumulated = ROUNDING[self.hidden.dtype] * sharper
         if self.widened and packed(self.attentions[layer]):  # the output projection may round to the other side
             return max(accumulated, 2 * torch.finfo(self.own_dtype).eps)
         return accumulated
 
     def check_unaffected(self, moved: Tensor, limit: Tensor, scheme: Scheme) -> None:
-        """Refuse changes ``moved [token]`` that are not finite, or above ``limit [token]`` where none is promised."""
+        """Refuse changes ``moved [token]`` that are not finite, or above ``limit [token]`` at unaffected tokens."""
         refuse_not_finite(moved, scheme)
         still = (self.positions[0] < scheme.unchanged_below).to(moved.device)
         leaked = moved[still & (moved > limit)]
@@ -261,7 +264,7 @@ class EffectProbe:
             )
 
 
-def refuse_not_finite(found: Tensor, scheme: Scheme) -> None:
-    """Raises `NoEffect` where a number is not finite."""
-    if not found.isfinite().all():
+def refuse_not_finite(outputs: Tensor, scheme: Scheme) -> None:
+    """Raise `NoEffect` if a value is not finite."""
+    if not outputs.isfinite().all():
         raise NoEffect(f"The probe of scheme {scheme.shown_name!r} gave infinite or NaN values. Check the weights.")

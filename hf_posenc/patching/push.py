@@ -1,6 +1,6 @@
-"""`push_to_hub` of a patched model: everything that `save_pretrained` writes is uploaded, the model card included.
+"""`push_to_hub` of a patched model: upload everything that `save_pretrained` writes, including the model card.
 
-The method of transformers saves, and then writes a card of its own over the one that says how to load the model.
+The method of transformers would overwrite the model card, which says how to load the model, by a card of its own.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def push(
     tags: list[str] | None = None,
     **saving: Any,
 ) -> Any:
-    """``push_to_hub`` of a patched model; what a card there says beside this package's section is kept.
+    """``push_to_hub`` of a patched model. In an existing model card, only this package's section is replaced.
 
     Args:
-        model: patched.
-        repo_id: ``owner/name``; it is made where there is none.
-        private: whether a new repository is; by default as the account says.
-        token: by default the one that is logged in.
-        revision: branch to write to; it is made where there is none.
+        model: a patched model.
+        repo_id: ``owner/name``; created if it does not exist.
+        private: whether a new repository is private; by default as set for the account.
+        token: access token; by default that of the logged-in user.
+        revision: branch to write to; created if it does not exist.
         create_pr: whether to open a pull request.
-        commit_message, commit_description: of the commit.
-        tags: for the model card.
-        **saving: of ``save_pretrained``, such as ``code`` and ``results``.
+        commit_message, commit_description: title and description of the commit.
+        tags: tags for the model card.
+        **saving: arguments of ``save_pretrained``, such as ``code`` and ``results``.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import EntryNotFoundError

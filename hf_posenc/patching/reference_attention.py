@@ -3,8 +3,8 @@
     score[i, j] = logit_scale · row_scale[i] · (query_scale[i] · q_i · k_j · scaling + Σ bias[i, j])   of visible pairs
     o_i         = Σ_j softmax_j([score[i, ·], sink])_j v_j + value bias
 
-Of the package only the scheme's hooks take part: this file rotates queries and keys itself, evaluates bands for every
-pair of positions, and uses no KV cache, no attention mask, no attention route and no cached table.
+It is independent of the engine: it rotates queries and keys itself, evaluates bands for every pair of positions, and
+uses no KV cache, attention mask, attention route or cached table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ReferenceTerms:
     Attributes:
         scheme: scheme of the layer.
         terms: what the scheme contributes to attention.
-        ctx: positions of the tokens, ``[1, token]``, and what the scheme derived from the hidden states.
+        ctx: positions of the tokens, ``[1, token]``, and the values that the scheme derived from the hidden states.
         scaling: factor of q · k.
     """
 
@@ -52,11 +52,11 @@ def reference_terms(
     """Evaluate the scheme of a layer for a text ``hidden [1, token, width]`` at ``positions [1, token]``.
 
     Args:
-        attention: the layer's patched module.
-        positions: of the tokens.
+        attention: patched attention module of the layer.
+        positions: positions of the tokens.
         hidden: input of the module.
-        scheme: evaluated in place of the layer's own.
-        scaling: factor of q · k in place of the module's.
+        scheme: scheme to evaluate; by default that of the module.
+        scaling: factor of q · k; by default that of the module.
     """
     scheme = attention.scheme if scheme is None else scheme
     ctx = PositionContext(
@@ -90,8 +90,8 @@ def attention_output(
         v = rotate_channels(v, rotation, positions, region.key_decay_steps, ref.ctx, dtype)
     q = q if ref.terms.query_scale is None else q * ref.terms.query_scale[:, None, :, None].to(q.dtype)
     k = k.repeat_interleave(groups, dim=1)
-    chunks = [_output_of_rows(ref, rows, of_rows, q, k, v, dtype) for rows, of_rows in _row_rotations(ref, rotation)]
-    return torch.cat(chunks, dim=2)
+    outputs = [_output_of_rows(ref, rows, turn, q, k, v, dtype) for rows, turn in _row_rotations(ref, rotation)]
+    return torch.cat(outputs, dim=2)
 
 
 def rotate_channels(
@@ -101,7 +101,7 @@ def rotate_channels(
 
     Angles are float64; products have ``dtype``. ``decay_steps`` maps positions to the exponent's steps.
     """
-    wide = torch.float32 if x.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
+    wide = torch.float32 if x.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
     frequencies = torch.as_tensor(rotation.frequencies, dtype=wide, device=x.device)
     at = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
     heads = torch.as_tensor(rotation.by_head if rotation.differs_by_head else [1.0], dtype=wide, device=x.device)
@@ -109,15 +109,16 @@ def rotate_channels(
     decay = torch.tensor(rotation.decay or [0.0], dtype=wide, device=x.device)
     size = rotation.amplitude * (decay * decay_steps(ctx.query_positions)[..., None]).exp()[:, None]
     cos, sin = (angle.cos() * size).to(dtype), (angle.sin() * size).to(dtype)
-    rotated, rest = x[..., : rotation.dims].to(dtype), x[..., rotation.dims :].to(dtype)
+    rotated, unrotated = x[..., : rotation.dims].to(dtype), x[..., rotation.dims :].to(dtype)
     halves = rotation.layout == "half"
     a, b = rotated.chunk(2, dim=-1) if halves else (rotated[..., 0::2], rotated[..., 1::2])
     pairs = (a * cos - b * sin, b * cos + a * sin)
-    return torch.cat((torch.cat(pairs, dim=-1) if halves else torch.stack(pairs, dim=-1).flatten(-2), rest), dim=-1)
+    joined = torch.cat(pairs, dim=-1) if halves else torch.stack(pairs, dim=-1).flatten(-2)
+    return torch.cat((joined, unrotated), dim=-1)
 
 
 def coordinates(ref: ReferenceTerms, rotation: Rotation, positions: Tensor) -> Tensor:
-    """Positions in as many coordinates as the rotation has axes."""
+    """Coordinates of positions, one for each axis of the rotation; the positions themselves if it has no axes."""
     return positions if rotation.axes is None else ref.scheme.coordinates(positions, None)
 
 
@@ -129,10 +130,10 @@ def in_band(band: Band, query: Tensor, key: Tensor) -> Tensor:
         (query, band.rows_from, band.rows_until),
         (key, None, band.keys_until),
     )
-    found = torch.ones_like(query - key, dtype=torch.bool)
+    inside = torch.ones_like(query - key, dtype=torch.bool)
     for value, first, end in bounds:
-        found &= (value >= (-torch.inf if first is None else first)) & (value < (torch.inf if end is None else end))
-    return found
+        inside &= (value >= (-torch.inf if first is None else first)) & (value < (torch.inf if end is None else end))
+    return inside
 
 
 def _row_rotations(ref: ReferenceTerms, rotation: Rotation | None) -> Iterator[tuple[slice, Rotation | None]]:
@@ -161,8 +162,8 @@ def _output_of_rows(
         visible = visible & (index[None, :] <= index[rows, None])
     blocks = [_block(ref, region, rows, region.rotated_by(rotation), q, k, visible, dtype) for region in terms.regions]
     logits = _biased(terms.bias, blocks[0], rows)
-    for block, mine in zip(blocks[1:], in_region[1:], strict=True):
-        logits = torch.where(mine, _biased(terms.bias, block, rows), logits)
+    for block, inside in zip(blocks[1:], in_region[1:], strict=True):
+        logits = torch.where(inside, _biased(terms.bias, block, rows), logits)
     logits = logits * terms.logit_scale
     if terms.row_scale is not None:
         logits = logits * terms.row_scale[:, :, rows, None].to(dtype)
@@ -184,10 +185,10 @@ def _block(
     query, key = region.query_at(ref.ctx.query_positions), region.key_at(ref.ctx.key_positions)
     if rotation is not None:
         ctx, by_query, by_key = ref.ctx, region.query_bands_at, region.key_bands_at
-        of_query = by_query(ctx.query_positions) if by_query else coordinates(ref, rotation, query)
-        of_key = by_key(ctx.key_positions) if by_key else coordinates(ref, rotation, key)
-        q = rotate_channels(q, rotation, of_query, region.query_decay_steps, ctx, dtype)
-        k = rotate_channels(k, rotation, of_key, region.key_decay_steps, ctx, dtype)
+        query_at = by_query(ctx.query_positions) if by_query else coordinates(ref, rotation, query)
+        key_at = by_key(ctx.key_positions) if by_key else coordinates(ref, rotation, key)
+        q = rotate_channels(q, rotation, query_at, region.query_decay_steps, ctx, dtype)
+        k = rotate_channels(k, rotation, key_at, region.key_decay_steps, ctx, dtype)
     q = q[:, :, rows]
     scores = q @ k.transpose(-1, -2) * ref.scaling
     return Block(q, k, scores, ref.scaling, rows, query[:, rows], key, visible)

@@ -1,4 +1,4 @@
-"""What a patch did, in numbers and in words."""
+"""The report of a patch, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Proof:
     """The result of the effect probe.
 
     Attributes:
-        verdict: ``moved``; ``identity`` where the scheme equals the unpatched model by definition; ``deferred`` on the
+        verdict: ``moved``; ``identity`` if the scheme equals the unpatched model by definition; ``deferred`` on the
             meta device.
         change: largest change of the probed outputs, relative to the largest output.
         unchanged_below: tokens below this position were checked to be unchanged.
@@ -25,20 +25,20 @@ class Proof:
 
 @dataclass(frozen=True)
 class PatchReport:
-    """What a patch did, and the proof that it did it. Prints as a short text.
+    """The changes that a patch made, and the proof of their effect. Prints as a short text.
 
     Attributes:
-        scheme: as a user writes it.
+        scheme: name of the scheme, as a user writes it.
         model: class of the patched base model.
-        trained_length, target_length: in tokens.
-        touched: new class of modules, and how many.
-        parameters_added, parameters_frozen: counts of numbers.
-        described: the scheme with those of its options that differ from their defaults.
-        layers: schemes of layers that differ from the rest.
+        trained_length, target_length: lengths in tokens.
+        touched: name of each new module class, and the number of modules.
+        parameters_added, parameters_frozen: numbers of weights.
+        described: the scheme with those options that differ from their defaults.
+        layers: schemes of single layers that differ from ``scheme``.
         kinds: each kind of layer and its scheme, with the number of such layers; empty if all layers are alike.
         mixes_otherwise: whether layers without attention carry order as well.
         stacks: reports of encoder and decoder, if both were patched at once; counts are then sums over both.
-        proof: see `Proof`.
+        proof: result of the effect probe.
     """
 
     scheme: str
@@ -57,7 +57,7 @@ class PatchReport:
 
     @classmethod
     def of_stacks(cls, model: str, stacks: dict[str, PatchReport]) -> PatchReport:
-        """The report of an encoder–decoder of this class, from those of its stacks, which have one scheme."""
+        """The report of an encoder–decoder of class ``model``, from the reports of its stacks, which share a scheme."""
         parts = list(stacks.values())
         touched: Counter[str] = sum((Counter(part.touched) for part in parts), Counter())
         verdicts = [part.proof.verdict for part in parts]
@@ -81,12 +81,11 @@ class PatchReport:
         return self.target_length / self.trained_length
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The report as values that JSON can hold."""
         values = {**asdict(self), "factor": self.factor}
         del values["stacks"]
-        return values | (
-            {"stacks": {name: part.to_dict() for name, part in self.stacks.items()}} if self.stacks else {}
-        )
+        stacks = {name: part.to_dict() for name, part in self.stacks.items()}
+        return values | ({"stacks": stacks} if stacks else {})
 
     def __str__(self) -> str:
         lines = [
@@ -114,5 +113,5 @@ def _describe_proof(proof: Proof) -> str:
         return "deferred: the weights are not loaded yet"
     if proof.verdict == "identity":
         return "identity: the scheme equals the model's own positions at these lengths"
-    kept = f"; positions below {proof.unchanged_below} unchanged" if proof.unchanged_below else ""
-    return f"moved: one layer's outputs changed by {proof.change:.2g} of the largest output{kept}"
+    unchanged = f"; positions below {proof.unchanged_below} unchanged" if proof.unchanged_below else ""
+    return f"moved: one layer's outputs changed by {proof.change:.2g} of the largest output{unchanged}"

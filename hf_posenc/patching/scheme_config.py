@@ -1,9 +1,9 @@
-"""The scheme config: what a scheme is on disk, as ``position_scheme`` in ``config.json`` and in PEFT sidecars.
+"""The scheme config: a scheme as stored on disk, in ``position_scheme`` of ``config.json`` and in PEFT sidecars.
 
-It holds names, options and lengths and nothing that could run: names are looked up among the registered schemes, never
-imported. So whoever edits a formula, or a default, of a scheme of one's own changes what all models compute that were
-saved with it: a checkpoint remembers a digest of that code (`own_code`), and loading one says so. Earlier versions
-stored a digest of bytecode, which is compared no further.
+It holds only names, options and lengths, and no code: names are looked up among the registered schemes, never imported.
+So an edit of your own scheme's formula or defaults changes the outputs of all models saved with it. A checkpoint
+therefore stores a digest of that code (`own_code`), and loading warns if the code has changed. Earlier versions stored
+a digest of bytecode, which is ignored.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class SchemeConfig:
     """A validated scheme config.
 
     Attributes:
-        layout: the scheme of all layers, and those of single layers.
-        trained_length, target_length: in tokens.
+        layout: default scheme, and schemes of single layers.
+        trained_length, target_length: lengths in tokens.
         host_length: ``max_position_embeddings`` of the unpatched model: the rows of its position table, if it has one.
     """
 
@@ -43,14 +43,13 @@ class SchemeConfig:
         """Validate a scheme config as parsed from JSON.
 
         Raises:
-            CheckpointMismatch: it is of another format, has unknown or missing keys, or names a scheme, an option or a
-                length that does not exist.
+            CheckpointMismatch: the format is newer, keys are unknown or missing, or a value is invalid.
         """
         check_format(value, where)
         try:
             layers = value["layers"]
             if not isinstance(layers, Mapping):
-                raise TypeError(f"layers is no object but {shown(layers)}")
+                raise TypeError(f"layers is not an object but {shown(layers)}")
             layout = Layout(_plan(value["scheme"]), {key: _plan(parts) for key, parts in layers.items()})
             trained, target, host_length = (whole_length(name, value[name]) for name in LENGTHS)
         except UnknownScheme as error:
@@ -66,7 +65,7 @@ class SchemeConfig:
 
     @classmethod
     def of_model(cls, model: nn.Module) -> SchemeConfig | None:
-        """The scheme config of a loaded model; None where it is not patched, or has no scheme as a whole."""
+        """The scheme config of a loaded model. None if it is not patched, or its stacks have different schemes."""
         if not is_patched(model):
             return None
         entry = vars(scheme_holder(model).config).get(SCHEME_KEY)
@@ -74,44 +73,44 @@ class SchemeConfig:
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any], where: str) -> SchemeConfig | None:
-        """The scheme config inside a model configuration; None where it has none.
+        """The scheme config inside a model configuration, or None.
 
         Raises:
-            CheckpointMismatch: as `read` does; or ``rope_parameters`` were changed since the model was patched.
+            CheckpointMismatch: see `read`; or ``rope_parameters`` were changed since the model was patched.
         """
         if config.get(SCHEME_KEY) is None:
             return None
-        found = cls.read(config[SCHEME_KEY], where)
+        scheme_config = cls.read(config[SCHEME_KEY], where)
         _check_rotation(config, where)
-        return found
+        return scheme_config
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object that `read` takes."""
-        layers = {key: chosen.to_json() for key, chosen in self.layout.layers.items()}
+        """The JSON object that `read` accepts."""
+        layers = {key: plan.to_json() for key, plan in self.layout.layers.items()}
         lengths = {name: getattr(self, name) for name in LENGTHS}
         return {"format": FORMAT, "scheme": self.layout.default.to_json(), "layers": layers, **lengths}
 
     def __str__(self) -> str:
-        layers = "".join(f", layers {key}: {chosen.described!r}" for key, chosen in self.layout.layers.items())
+        layers = "".join(f", layers {key}: {plan.described!r}" for key, plan in self.layout.layers.items())
         lengths = f"trained {self.trained_length}, target {self.target_length}"
         return f"{self.layout.default.described!r} ({lengths}{layers})"
 
 
 def _check_rotation(config: Mapping[str, Any], where: str) -> None:
-    """Refuse a checkpoint whose ``rope_parameters`` are not those that the scheme was chosen for."""
+    """Refuse a checkpoint whose ``rope_parameters`` differ from those at the time of the patch."""
     before, now = config.get(ROTATION_KEY), config.get(ROPE_KEY)
     if before is None:  # the model has none, or the checkpoint is of an earlier version
         return
     if not isinstance(before, Mapping):
         raise CheckpointMismatch(
-            f"The {ROTATION_KEY} of {where} is no object but {shown(before)}. Save the patched model again."
+            f"The {ROTATION_KEY} of {where} is not an object but {shown(before)}. Save the patched model again."
         )
     for name, value in before.items():
-        found = now.get(name) if isinstance(now, Mapping) else now
-        if found != value:
+        present = now.get(name) if isinstance(now, Mapping) else now
+        if present != value:
             raise CheckpointMismatch(
                 f"The position_scheme of {where} was written for {ROPE_KEY} with {name} {shown(value)}, and "
-                f"the configuration now says {shown(found)}. Put that back, or patch the plain model anew."
+                f"the configuration now says {shown(present)}. Put that back, or patch the plain model anew."
             )
 
 
@@ -138,9 +137,9 @@ LENGTHS = ("trained_length", "target_length", "host_length")
 
 
 def check_format(value: Any, where: str) -> None:
-    """Refuse JSON that is no scheme config of the format this version reads."""
+    """Refuse JSON that is not a scheme config of the format that this version reads."""
     if not isinstance(value, Mapping):
-        raise unreadable(where, f"it is no object but {shown(value)}")
+        raise unreadable(where, f"it is not an object but {shown(value)}")
     number = value.get("format")
     if isinstance(number, int) and number > FORMAT:
         raise CheckpointMismatch(
@@ -166,24 +165,24 @@ def unreadable(where: str, reason: str) -> CheckpointMismatch:
 
 
 def digest_of_own(classes: Iterable[type]) -> str:
-    """Digest of the source of those classes that are not of this package; empty where there are none."""
+    """Digest of the source of those classes that are defined outside this package; empty if there are none."""
     own = sorted({digest for cls in classes if (digest := source_digest(cls)) is not None})
     return digest_of(" ".join(own)) if own else ""
 
 
 def own_code(layout: Layout) -> dict[str, str] | None:
-    """What a checkpoint stores of the code of its schemes; None where all are of this package."""
+    """The entry that a checkpoint stores for schemes defined outside this package; None if there are none."""
     digest = digest_of_own(classes_of(layout))
     return {"source": digest} if digest else None
 
 
 def classes_of(layout: Layout) -> list[type]:
-    """The classes of the schemes of all layers."""
+    """Scheme classes of all layers."""
     return [cls for plan in (layout.default, *layout.layers.values()) for cls, _ in plan.parts]
 
 
 def warn_of_changed_code(stored: Any, layout: Layout) -> None:
-    """Warn where a checkpoint's schemes have other code now than when it was saved."""
+    """Warn if the code of a checkpoint's schemes has changed since it was saved."""
     now = own_code(layout)
     if not isinstance(stored, dict) or now is None or "source" not in stored or stored == now:
         return

@@ -1,9 +1,9 @@
-"""Set the factor of a patched model: new frequencies in all layers at once, learned parameters kept.
+"""Set the factor of a patched model: new frequencies in all layers at once, with the learned parameters kept.
 
-The schemes are built anew for the new lengths, exactly as `patch_model` builds them, and the scheme objects of the
-model take over everything in them but parameters. Objects stay the same, so that optimisers, PEFT and compiled graphs
-keep hold of them; a compiler's guards see that attributes have changed. The effect probe runs as in a patch, on layers
-whose classes are the original ones for the moment.
+New schemes are built for the new lengths, exactly as `patch_model` builds them. The scheme objects of the model take
+over all attributes of the new ones except parameters. The objects stay the same, so references from optimisers, PEFT
+and compiled graphs stay valid; the compiler's guards detect the changed attributes. The effect probe runs as in a
+patch: the layers get their original classes back for a moment.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ if TYPE_CHECKING:
     from hf_posenc.patching.state import Patch
 
 M = TypeVar("M", bound=nn.Module)
-OF_A_MODULE = frozenset(vars(nn.Module())) | set(KEPT)  # attributes that stay an object's own
+NOT_COPIED = frozenset(vars(nn.Module())) | set(KEPT)  # attributes that a scheme object does not take over
 
 
 def set_factor(model: M, factor: float) -> M:
-    """Change the factor of a patched model, as if it had been patched with it; what it has learned is kept.
+    """Change the factor of a patched model, as if it had been patched with it. Learned parameters are kept.
 
-    Scheme, options, layers and trained length stay as they are; the target length is the trained length times the
-    factor, and ``max_position_embeddings``, limits of the length of texts, the report, and what is saved follow. A KV
-    cache that was filled before is refused at its next use. Forward passes of other threads finish under the old
-    factor, and new ones wait.
+    Scheme, options, layers and trained length stay the same. The target length becomes the trained length times the
+    factor. ``max_position_embeddings``, text length limits, the report and saved checkpoints follow. A KV cache that
+    was filled before is refused at its next use. Other threads must not use the model during the call, because it does
+    not wait for their forward passes.
 
     Outputs equal those of `patch_model` with this factor, bit for bit. If the scheme changes nothing at factor 1, they
-    equal those of the unpatched model: bit for bit with a position table, up to rounding with a rotation (in float32
-    about 1e-5 of the largest logit), because angles are computed in float64 here. `unpatch_model` restores all bits.
+    equal those of the unpatched model. With a position table they are equal bit for bit. With a rotation they differ
+    by rounding (in float32 about 1e-5 of the largest logit), because angles are computed in float64 here.
+    `unpatch_model` restores all bits.
 
     Args:
-        model: a patched model, or a PEFT model around one; of an encoder–decoder both stacks are changed.
+        model: a patched model, or a PEFT model around one. In an encoder–decoder both stacks are changed.
         factor: target length over trained length, at least 1.
 
     Returns:
@@ -60,23 +61,23 @@ def set_factor(model: M, factor: float) -> M:
 
     Raises:
         NotPatched: the model carries no scheme.
-        LengthContradiction: the factor is no number of at least 1, or the target length is too large.
-        OptionOutOfRange: the scheme does not take this factor, or needs parameters of another shape.
-        HostConfigInvalid: settings of positions in the configuration were changed after the patch.
+        LengthContradiction: the factor is not a number of at least 1, or the target length is too large.
+        OptionOutOfRange: the scheme does not accept this factor, or needs parameters of another shape.
+        HostConfigInvalid: an entry of the configuration that decides positions was changed after the patch.
         ModelInUse: this thread is inside a forward pass of the model.
-        NoEffect: the effect probe failed; the model is then as it was, as after every other error.
+        NoEffect: the effect probe failed. As after every other error, the model is unchanged.
     """
     with float32_by_default(), changing(model) as bases:
         patches = [patch_of(base) for base in bases]
         check_factor(factor)
-        kept: list[tuple[nn.Module, dict[str, Any]]] = []
+        old_attributes: list[tuple[nn.Module, dict[str, Any]]] = []
         try:
-            found = [_prove(patch, factor, kept) for patch in patches]
+            proofs = [_prove(patch, factor, old_attributes) for patch in patches]
         except BaseException:
-            for module, attributes in kept:
+            for module, attributes in old_attributes:
                 set_attributes(module, attributes)
             raise
-        for patch, (geometry, proof) in zip(patches, found, strict=True):
+        for patch, (geometry, proof) in zip(patches, proofs, strict=True):
             patch.geometry = geometry
             update_config(patch)
             patch.finish(proof)
@@ -86,32 +87,34 @@ def set_factor(model: M, factor: float) -> M:
     return model
 
 
-def _prove(patch: Patch, factor: float, kept: list[tuple[nn.Module, dict[str, Any]]]) -> tuple[Geometry, Proof]:
-    """Let the schemes of one base model take over the values of a factor, and prove that outputs follow.
+def _prove(
+    patch: Patch, factor: float, old_attributes: list[tuple[nn.Module, dict[str, Any]]]
+) -> tuple[Geometry, Proof]:
+    """Give the schemes of one base model the attributes for ``factor``, and prove the effect on outputs.
 
     Returns:
-        The geometry under this factor, and the proof; ``kept`` gets the attributes that the schemes had.
+        The geometry under this factor, and the proof. The old attributes of the schemes go to ``old_attributes``.
     """
     check_unchanged(patch)
     adapter, lengths = patch.adapter, resolve_lengths(configured=patch.geometry.trained_length, factor=factor)
     geometry = replace(patch.geometry, target_length=lengths.target)
-    with torch.random.fork_rng(devices=[]):  # whatever is drawn is thrown away
+    with torch.random.fork_rng(devices=[]):  # initial values are discarded, so they must not advance the generator
         schemes = build_layer_schemes(patch.layout, geometry, adapter.name, partial(adapter.own_positions, patch.base))
     pairs = list(scheme_pairs(patch.base, schemes))
     for old, new in pairs:
         check_same_parameters(old, new, factor)
     with explained_forward(adapter, patch.base, patched=False), unpatched_view(patch):
         probe = EffectProbe(replace(patch, geometry=geometry))
-    kept += [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
+    old_attributes += [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
     for old, new in pairs:
-        for mine, its in zip(old.modules(), new.modules(), strict=True):
-            set_attributes(mine, own_attributes(its))
+        for old_module, new_module in zip(old.modules(), new.modules(), strict=True):
+            set_attributes(old_module, own_attributes(new_module))
     with explained_forward(adapter, patch.base):
         return geometry, probe.verdict(patch)
 
 
 def scheme_pairs(base: nn.Module, schemes: list[Scheme]) -> Iterator[tuple[Scheme, Scheme]]:
-    """Every scheme object of a patched model, copies that PEFT trains in their place included, and its successor."""
+    """Every scheme object of a patched model, including PEFT's trainable copies, with the new scheme of its layer."""
     holders = [base] if "posenc" in base._modules else base.__dict__[ATTENTIONS]
     for holder, new in zip(holders, schemes, strict=False):
         for old in outermost_schemes(holder._modules["posenc"]):
@@ -119,7 +122,7 @@ def scheme_pairs(base: nn.Module, schemes: list[Scheme]) -> Iterator[tuple[Schem
 
 
 def outermost_schemes(module: nn.Module) -> Iterator[Scheme]:
-    """The schemes within ``module``, itself included, that are no part of another."""
+    """The schemes inside ``module``, itself included, that are not part of another scheme."""
     if isinstance(module, Scheme):
         yield module
         return
@@ -128,7 +131,7 @@ def outermost_schemes(module: nn.Module) -> Iterator[Scheme]:
 
 
 def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
-    """Refuse a factor under which a scheme has other parameters than those that were learned."""
+    """Refuse a factor that changes the names or shapes of a scheme's learned parameters."""
     now, then = ({name: list(p.shape) for name, p in scheme.named_parameters()} for scheme in (old, new))
     if now != then:
         raise OptionOutOfRange(
@@ -138,12 +141,12 @@ def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
 
 
 def own_attributes(module: nn.Module) -> dict[str, Any]:
-    """What a module's constructor has set, without parameters, submodules and what torch keeps in every module."""
-    return {name: value for name, value in vars(module).items() if name not in OF_A_MODULE}
+    """Attributes that a module's constructor has set, without parameters, submodules and those of every module."""
+    return {name: value for name, value in vars(module).items() if name not in NOT_COPIED}
 
 
 def set_attributes(module: nn.Module, values: dict[str, Any]) -> None:
-    """Assign attributes one by one, which discards what a scheme has computed from the old ones."""
+    """Assign attributes one by one. Each assignment discards a scheme's cached answers."""
     for name, value in values.items():
-        # A module that a scheme refers to would become its child, and its weights be saved once more.
+        # setattr would make a module that a scheme refers to its child, and its weights would be saved twice.
         (object.__setattr__ if isinstance(value, nn.Module) else setattr)(module, name, value)

@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from hf_posenc.schemes.spec import Layout
 
 
-STASH = "posenc_patch"  # of a base model: its `Patch`
+STASH = "posenc_patch"  # attribute of a base model that holds its `Patch`
 
 
 @dataclass
 class Patch:
-    """A patch as it was decided before anything is touched, what it takes to undo it, and its report.
+    """Everything that a patch needs, the changes that it made, and its report.
 
     Attributes:
-        model: as the caller holds it, with its head.
-        base: the base model inside it, which is patched.
-        adapter: of the base model.
-        geometry: of the base model, with the lengths of the patch.
-        layout: the schemes that were asked for, by layer.
-        schemes: one a layer; the same object in all of them where it may be shared.
-        report: what was done; set once the patch is finished.
-        entries: a copy of the configuration's entries, which tells whether it was changed after the patch.
-        whole: the encoder–decoder, where both of its stacks were patched at once.
-        classes: modules whose class was changed, with the class before.
-        frozen: modules and the names of their parameters that train no more; names, as offloading makes new parameters.
-        unsplit_modules: models with their own lists of modules that must not be split over devices, as they were.
-        configs: modules with the configuration before.
+        model: the caller's model, with its head.
+        base: the base model inside ``model``, which is patched.
+        adapter: adapter of the base model.
+        geometry: geometry of the base model, with the lengths of the patch.
+        layout: the requested scheme of each layer.
+        schemes: scheme object of each layer; layers may share one object.
+        report: summary of the patch; set once the patch is finished.
+        entries: copy of the configuration's entries, to detect changes made after the patch.
+        encoder_decoder: the encoder–decoder, if both of its stacks were patched at once.
+        classes: each module whose class was changed, and its old class.
+        frozen: module and name of each frozen parameter. The name, because offloading replaces the parameter object.
+        unsplit_modules: each model with its old list of modules that must not be split over devices.
+        configs: each module whose configuration was replaced, and the old configuration.
         in_float32: layers of PEFT adapters whose weights were converted.
-        limits: owner, attribute, value before and value now of limits on the length of texts that were moved.
+        limits: owner, attribute, old value and new value of each text length limit that was moved.
     """
 
     model: nn.Module
@@ -59,7 +59,7 @@ class Patch:
     schemes: list[Scheme]
     report: PatchReport = field(init=False)
     entries: dict[str, Any] = field(default_factory=dict)
-    whole: nn.Module | None = None
+    encoder_decoder: nn.Module | None = None
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
     frozen: list[tuple[nn.Module, str]] = field(default_factory=list)
     unsplit_modules: list[tuple[nn.Module, Any]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Patch:
     limits: list[tuple[Any, str, int, int]] = field(default_factory=list)
 
     def finish(self, proof: Proof) -> None:
-        """Report what was done."""
+        """Set the report from the changes that were made and the proof of their effect."""
         base, layout, geometry, count = self.base, self.layout, self.geometry, self.geometry.layers
         kinds = [f"{kind}: {layout.plan_of(layer, count).name}" for layer, kind in enumerate(geometry.kinds)]
         self.report = PatchReport(
@@ -88,7 +88,7 @@ class Patch:
 
 
 def describe(model: nn.Module) -> PatchReport:
-    """The report of a patched model; of an encoder–decoder, with those of its stacks.
+    """The report of a patched model. For an encoder–decoder it includes the reports of both stacks.
 
     Raises:
         NotPatched: the model, or a stack of it, carries no scheme; or its stacks carry different ones.
@@ -101,9 +101,9 @@ def describe(model: nn.Module) -> PatchReport:
             len({(report.scheme, report.target_length) for report in reports.values()}) != 1
             or reports.keys() != stacks.keys()
         ):
-            carried = ", ".join(f"{name} {reports[name].scheme if name in reports else 'none'}" for name in stacks)
+            schemes = ", ".join(f"{name} {reports[name].scheme if name in reports else 'none'}" for name in stacks)
             raise NotPatched(
-                f"The stacks of this {type(model).__name__} do not carry one scheme ({carried}). "
+                f"The stacks of this {type(model).__name__} do not carry one scheme ({schemes}). "
                 "In Python, pass one of them: model.get_encoder() or model.get_decoder()."
             )
         return PatchReport.of_stacks(type(outer_model(model)).__name__, reports)
@@ -111,10 +111,10 @@ def describe(model: nn.Module) -> PatchReport:
 
 
 def check_live(model: Any) -> None:
-    """Refuse what is no model in memory, such as its name.
+    """Refuse anything but a loaded model, such as the name of a model.
 
     Raises:
-        UnsupportedModel: it is none.
+        UnsupportedModel: ``model`` is not a module.
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"A loaded model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
@@ -155,9 +155,10 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
             f"This {type(model).__name__} holds several models that read tokens, a {classes}. "
             "In Python, pass one of them: model.get_encoder() or model.get_decoder()."
         )
-    for module, cls in adapted_modules(model):
-        adapter = cls()
-        if (base := adapter.base_model(module)) is not None:
+    for module in model.modules():
+        cls = adapter_of_config(module.config) if isinstance(module, PreTrainedModel) else None
+        adapter = None if cls is None else cls()
+        if adapter is not None and (base := adapter.base_model(module)) is not None:
             return base, adapter
     general = GeneralAdapter()
     if (base := general.base_model(model)) is not None:
@@ -171,9 +172,9 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
 
 
 def stacks_of(model: nn.Module) -> dict[str, PreTrainedModel]:
-    """The ``encoder`` and the ``decoder`` of an encoder–decoder that both read tokens; of any other model, nothing.
+    """The ``encoder`` and the ``decoder`` of an encoder–decoder that both read tokens. Empty for any other model.
 
-    Where the encoder reads images or sound, the model is patched in its decoder alone.
+    If the encoder reads images or sound, only the decoder is patched.
     """
     outer = outer_model(model)
     if outer is None or not getattr(outer.config, "is_encoder_decoder", False):
@@ -181,8 +182,8 @@ def stacks_of(model: nn.Module) -> dict[str, PreTrainedModel]:
     encoder, decoder = outer.get_encoder(), outer.get_decoder()
     if not (embeds_tokens(encoder) and embeds_tokens(decoder)) or outer in (encoder, decoder):
         return {}
-    apart = all(encoder is not module for module in decoder.modules())
-    return {"encoder": encoder, "decoder": decoder} if apart else {}
+    shares_encoder = any(encoder is module for module in decoder.modules())
+    return {} if shares_encoder else {"encoder": encoder, "decoder": decoder}
 
 
 def outer_model(model: nn.Module) -> PreTrainedModel | None:
@@ -191,26 +192,19 @@ def outer_model(model: nn.Module) -> PreTrainedModel | None:
     return next((module for module in inside if isinstance(module, PreTrainedModel)), None)
 
 
-def parts_of(model: nn.Module) -> list[nn.Module]:
-    """What has a patch of its own: the stacks of an encoder–decoder, of any other model the model itself."""
+def stacks_or_model(model: nn.Module) -> list[nn.Module]:
+    """The modules that get a patch of their own: the stacks of an encoder–decoder, or else the model itself."""
     return list(stacks_of(model).values()) or [model]
 
 
 def scheme_holder(model: nn.Module) -> nn.Module:
-    """The module whose configuration says the scheme: an encoder–decoder itself, of any other model the base model."""
+    """The module whose configuration records the scheme: the encoder–decoder itself, or else the base model."""
     outer = outer_model(model) if stacks_of(model) else None
     return base_model_of(model)[0] if outer is None else outer
 
 
-def adapted_modules(model: nn.Module) -> Iterator[tuple[PreTrainedModel, type[Adapter]]]:
-    """The models of transformers within ``model``, itself included, whose ``config.model_type`` has an adapter."""
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel) and (cls := adapter_of_config(module.config)) is not None:
-            yield module, cls
-
-
 def scheme_of(model: nn.Module) -> Scheme:
-    """The scheme object of a patched model (of its first layer, where layers differ).
+    """The scheme object of a patched model. If layers differ, it is that of the first layer.
 
     Raises:
         NotPatched: the model carries no scheme.
@@ -222,9 +216,9 @@ def scheme_of(model: nn.Module) -> Scheme:
 
 @contextmanager
 def unpatched_view(patch: Patch) -> Iterator[None]:
-    """Run the block with the classes and configurations from before the patch, and the weights of now.
+    """Run the block with the classes and configurations from before the patch, and the present weights.
 
-    Configurations are read and written behind patched classes, of which some show a copy of theirs.
+    Configurations are read from ``__dict__``, because ``config`` of some patched classes returns a changed copy.
     """
     classes = [(module, type(module)) for module, _ in patch.classes]
     configs = [(module, vars(module)["config"]) for module, _ in patch.configs]

@@ -1,13 +1,13 @@
-"""Swap a model's classes, hooks and parameters, recording each change, and undo the recorded ones.
+"""Swap a model's classes, hooks and parameters, record each change, and undo the recorded changes.
 
-One thread at a time changes models, and none from within a forward pass of the model, such as from a hook. A forward
-pass of another thread is neither seen nor waited for: it would compute some layers as they were and others as they are.
-So patch a model before threads share it.
+Only one thread at a time changes models. A call from within a forward pass of the model, such as from a hook, is
+refused. Forward passes of other threads are not detected: they would mix unpatched and patched layers. So patch a model
+before threads share it.
 
-A patch belongs to a base model. Encoder and decoder of a model with both each get the scheme for their own geometry (an
-encoder is not causal), with parameters, a proof of effect and a report of their own. The configuration of the whole
-model says the scheme as those of its stacks do, so that its checkpoints carry it. Stacks that were patched one by one
-may have different schemes; a configuration has no place for these, and such a model cannot be saved as a whole.
+A patch belongs to a base model. In an encoder–decoder, each stack gets the scheme for its own geometry, because an
+encoder is not causal. Each has its own parameters, proof of effect and report. The configuration of the whole model
+records the scheme too, so that its checkpoints carry it. Stacks that were patched one by one may have different
+schemes. One configuration cannot record two schemes, so such a model cannot be saved as a whole.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from hf_posenc.patching.batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.offloading import change_class, computing_device, offload_beside, offloads_of
 from hf_posenc.patching.patched_config import check_unchanged, restore_config, write_outer_config
-from hf_posenc.patching.state import STASH, Patch, base_model_of, outer_model, parts_of, patch_of
+from hf_posenc.patching.state import STASH, Patch, base_model_of, outer_model, patch_of, stacks_or_model
 from hf_posenc.patching.text_limits import restore_limits
 
-UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
+UNSPLIT_MODULES = "_no_split_modules"  # attribute of a transformers model: names of classes
 
 
 def swap(patch: Patch) -> None:
@@ -52,31 +52,31 @@ def swap(patch: Patch) -> None:
         module.__dict__[ATTENTION] = attentions[0]
     for module, attributes in adapter.attributes(base):
         module.__dict__.update(attributes)
-    freeze(patch, out_of_use(patch))
+    freeze(patch, replaced_parameters(patch))
     rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
 
 
 def add_schemes(patch: Patch, attentions: Sequence[nn.Module]) -> None:
-    """Make the schemes children: of the base model where all layers share one, else each of its attention module."""
+    """Add a shared scheme as a child of the base model, or else each layer's scheme to its attention module."""
     base, schemes = patch.base, patch.schemes
-    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of quantised ones
+    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # skips quantised weights
     shared = all(s is schemes[0] for s in schemes)
     offloads = offloads_of(patch.model)
     owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
     for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):  # a shared one is added once
         device = computing_device(attention, offloads, around=base)
         if device.type != "meta":
-            scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
+            scheme.reset_parameters()  # in the order of the layers, so that a seed fixes the initial values
         set_scheme(owner, scheme.to(device, dtype).train(base.training))
         offload_beside(scheme, attention, offloads)
 
 
 def set_scheme(owner: nn.Module, scheme: nn.Module | None) -> None:
-    """Add the child ``posenc``, or remove it. A new dictionary: another thread may iterate over the old one."""
-    others = {name: module for name, module in owner._modules.items() if name != "posenc"}
-    owner.__dict__["_modules"] = others if scheme is None else {**others, "posenc": scheme}
+    """Add the child ``posenc``, or remove it. The dictionary is replaced, as another thread may iterate over it."""
+    children = {name: module for name, module in owner._modules.items() if name != "posenc"}
+    owner.__dict__["_modules"] = children if scheme is None else {**children, "posenc": scheme}
 
 
 def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
@@ -86,19 +86,19 @@ def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -
     change_class(module, cls)
 
 
-def out_of_use(patch: Patch) -> list[nn.Parameter]:
-    """Parameters of a base model that no layer reads any more: some may have a scheme that keeps what is there."""
-    unread = [list(patch.adapter.frozen(patch.base, scheme)) for scheme in dict.fromkeys(patch.schemes)]
-    everywhere = set.intersection(*({id(weight) for weight in weights} for weights in unread))
-    return [weight for weight in unread[0] if id(weight) in everywhere]
+def replaced_parameters(patch: Patch) -> list[nn.Parameter]:
+    """Parameters of the base model that the schemes of all layers replace, so that no layer reads them any more."""
+    replaced = [list(patch.adapter.frozen(patch.base, scheme)) for scheme in dict.fromkeys(patch.schemes)]
+    in_all_layers = set.intersection(*({id(weight) for weight in weights} for weights in replaced))
+    return [weight for weight in replaced[0] if id(weight) in in_all_layers]
 
 
 def freeze(patch: Patch, weights: Iterable[nn.Parameter]) -> None:
-    """Stop training ``weights`` of the base model."""
-    wanted = {id(weight) for weight in weights if weight.requires_grad}
+    """Clear ``requires_grad`` of those ``weights`` of the base model that are trained, and record them."""
+    trained = {id(weight) for weight in weights if weight.requires_grad}
     for module in patch.base.modules():
         for name, weight in module.named_parameters(recurse=False):
-            if id(weight) in wanted:
+            if id(weight) in trained:
                 weight.requires_grad_(False)
                 patch.frozen.append((module, name))
 
@@ -109,22 +109,22 @@ def rename_unsplit_modules(patch: Patch) -> None:
     for model in patch.model.modules():
         names = model.__dict__.get(UNSPLIT_MODULES)
         if names and renamed.keys() & set(names):
-            left = {type(module).__name__ for module in model.modules()}
+            present = {type(module).__name__ for module in model.modules()}
             patch.unsplit_modules.append((model, names))
             model.__dict__[UNSPLIT_MODULES] = {
-                name for old in names for name in (old, renamed.get(old, old)) if name in left or old not in renamed
+                name for old in names for name in (old, renamed.get(old, old)) if name in present or old not in renamed
             }
 
 
 def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
-    """State-dict pre-hook: saving a PEFT adapter asks for the parameters first; make it save the sidecar as well."""
+    """State-dict pre-hook: make PEFT save the sidecar too. PEFT reads the state dict before it saves an adapter."""
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
-    for holder in (patch.model, patch.whole, *(module for module, _ in patch.configs)):
+    for holder in (patch.model, patch.encoder_decoder, *(module for module, _ in patch.configs)):
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT stores its configurations
             check_unchanged(patch)
-            peft_sidecar.write_sidecar_on_save(patch.whole or base, peft_configs)
+            peft_sidecar.write_sidecar_on_save(patch.encoder_decoder or base, peft_configs)
     check_saver(base)
 
 
@@ -152,51 +152,54 @@ def undo(patch: Patch) -> None:
 
 
 def forget_attributes(module: nn.Module) -> None:
-    """Remove everything that a patch has set on a module beside its class."""
+    """Remove all attributes that a patch has set on a module."""
     for name in [name for name in module.__dict__ if name.startswith("posenc_")]:
         module.__dict__.pop(name)
 
 
-CALLS = ("_wrapped_call_impl", "forward")  # functions of a module on the stack of a thread that computes with it
+CALLS = ("_wrapped_call_impl", "forward")  # functions on the stack of a thread that runs a forward pass of a module
 _LOCK = threading.RLock()
 
 
 @contextmanager
 def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """Run the block, which is given the base models inside ``model``, while no other thread patches or unpatches.
+    """Run the block while no other thread patches or unpatches a model.
 
-    They are those of both stacks of an encoder–decoder, and else one.
+    Yields the base models inside ``model``: two for an encoder–decoder, else one.
+
+    Raises:
+        ModelInUse: this thread is inside a forward pass of the model.
     """
-    bases = [base_model_of(part)[0] for part in parts_of(model)]
+    bases = [base_model_of(part)[0] for part in stacks_or_model(model)]
     parts = {id(module) for module in model.modules()}
     stack = (frame for frame, _ in walk_stack(sys._getframe()))
     if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in stack):
         raise ModelInUse(
-            f"This thread is inside a forward pass of the {type(model).__name__} that it wants to patch or unpatch. "
-            "Do that after the call has returned, not in a hook of the model."
+            f"A forward pass of this {type(model).__name__} is running in this thread, so it cannot be patched or "
+            "unpatched now. Do that after the call has returned, not in a hook of the model."
         )
     with _LOCK:
         yield bases
 
 
 def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
-    """Write the scheme of both stacks into a copy of the whole model's configuration."""
+    """Write the scheme of both stacks into a copy of the encoder–decoder's configuration."""
     outer: Any = outer_model(model)
     entry = vars(bases[0])[ENTRY]
     for base in bases:
         if vars(base)[ENTRY] != entry:
             raise CannotCombine(
-                f"The stacks of this {type(outer).__name__} have different lengths or layers, so one scheme means "
-                f"different things to them: {entry} and {vars(base)[ENTRY]}. Patch them one by one, "
+                f"The stacks of this {type(outer).__name__} have different lengths or layers, so one configuration "
+                f"cannot record their schemes: {entry} and {vars(base)[ENTRY]}. Patch them one by one: "
                 "model.get_encoder() and model.get_decoder()."
             )
-        patch_of(base).whole = outer
+        patch_of(base).encoder_decoder = outer
     write_outer_config(patch_of(bases[0]), outer)
     install_atomic_save(outer)
 
 
 def undo_all(model: nn.Module, bases: Sequence[nn.Module]) -> None:
-    """Undo the patches of some base models of ``model``, and what its configuration says of them."""
+    """Undo the patches of the base models ``bases`` of ``model``, and restore the methods of ``model`` that save it."""
     for base in bases:
         undo(patch_of(base))
     if (outer := outer_model(model)) is not None:

@@ -1,11 +1,11 @@
-"""Limits on the length of a text that stand beside a model, and that a patch moves to its target length.
+"""Text length limits of tokenizers and generation configurations, which a patch raises to its target length.
 
-live      ``max_length`` of the generation configuration; what a `SentenceTransformer` cuts its texts at
-on disk   the tokenizer's limits, in `FILES`, wherever this package writes into a folder that has one
+in memory   ``max_length`` of the generation configuration; the length at which a `SentenceTransformer` cuts texts
+on disk     the tokenizer's limits in `FILES`, in every folder that this package writes into
 
-A limit at the trained length, or between it and the target, would cut texts that the patched model reads, and becomes
-the target length. A smaller one was chosen by somebody and is kept; where texts are cut by it, a warning says so. A
-tokenizer on disk that states no limit (transformers then writes 10³⁰) gets the target length.
+A limit from the trained length up to the target would cut texts that the patched model reads, so it is raised to the
+target length. A limit below the trained length was chosen on purpose and is kept. If it cuts texts, a warning says so.
+A tokenizer on disk without a limit (transformers then writes 10³⁰) gets the target length.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ FILES = {
     "tokenizer.json": (("truncation", "max_length"),),
     "sentence_*_config.json": ((OF_SENTENCES,),),
 }
-"""Files with limits, and the keys that lead to each; the last are of sentence-transformers."""
-UNSTATED = 10**29  # and more: what transformers writes for a tokenizer without a limit
-LARGEST_FILE = 1 << 28  # bytes, as a tokenizer's vocabulary is in one of them
+"""Files with limits, and the path of keys to each limit; the last file belongs to sentence-transformers."""
+UNSTATED = 10**29  # transformers writes at least this for a tokenizer without a limit
+LARGEST_FILE = 1 << 28  # bytes; tokenizer.json contains the vocabulary
 
 
 def is_cut(limit: Any, lengths: PatchReport | SchemeConfig) -> bool:
-    """Whether a limit would cut texts that the patched model reads, and was not chosen to be short."""
+    """Whether a limit would cut texts that the patched model reads, and is not below the trained length."""
     return isinstance(limit, int) and lengths.trained_length <= limit < lengths.target_length
 
 
 def is_unstated(limit: Any, lengths: PatchReport | SchemeConfig) -> bool:
-    """Whether a tokenizer has no limit, and the patched model, which reads longer texts than before, one of its own."""
+    """Whether a tokenizer has no limit while the patch extends the model's length."""
     longer = lengths.target_length > lengths.trained_length
     return longer and (limit is None or (isinstance(limit, int | float) and limit >= UNSTATED))
 
 
 def warn_of_short(limit: Any, name: str, report: PatchReport) -> None:
-    """Warn of a limit below the trained length, which is kept."""
+    """Warn about a limit below the trained length, which is kept."""
     if report.factor > 1 and isinstance(limit, int) and 0 < limit < report.trained_length:
         warnings.warn(
             f"{name} is {limit:,}, below the trained length of {report.trained_length:,} tokens, so it was kept, and "
@@ -62,7 +62,7 @@ def warn_of_short(limit: Any, name: str, report: PatchReport) -> None:
 
 
 def warn_of_cut(limit: Any, config: Any, where: str) -> None:
-    """Warn where a tokenizer was saved beside a patched model with its old limit, which transformers then reads."""
+    """Warn about a tokenizer that was saved beside a patched model with its old limit, which transformers reads."""
     scheme = SchemeConfig.of_config(vars(config), where)
     if scheme is not None and is_cut(limit, scheme):
         warnings.warn(
@@ -74,33 +74,33 @@ def warn_of_cut(limit: Any, config: Any, where: str) -> None:
 
 
 def first_patch(model: nn.Module) -> Patch | None:
-    """The patch of a model, of an encoder–decoder that of its encoder; None of an unpatched one."""
+    """The patch of a model, or that of its encoder for an encoder–decoder; None if the model is unpatched."""
     return next((module.__dict__[STASH] for module in model.modules() if STASH in module.__dict__), None)
 
 
 def raise_limits(model: nn.Module) -> None:
-    """Move the limits inside a patched model to its target length; its patch records what they were.
+    """Raise the limits inside a patched model to its target length, and record the old ones in its patch.
 
     Warns:
-        LimitKept: a limit of what reads texts is below the trained length.
+        LimitKept: a limit that cuts texts is below the trained length.
     """
     patch = first_patch(model)
     if patch is None:
         return
-    kept: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` shows its tokenizer's as its own
+    short_limits: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` repeats its tokenizer's limit
     for owner, name in limits_inside(model):
         limit: Any = getattr(owner, name, None)
         if is_cut(limit, patch.report):
             patch.limits.append((owner, name, limit, patch.report.target_length))
             setattr(owner, name, patch.report.target_length)
         elif name != OF_GENERATION:
-            kept[limit] = f"{name} of this {type(model).__name__}"
-    for limit, name in kept.items():
+            short_limits[limit] = f"{name} of this {type(model).__name__}"
+    for limit, name in short_limits.items():
         warn_of_short(limit, name, patch.report)
 
 
 def restore_limits(patch: Patch) -> None:
-    """Undo `raise_limits`; a limit that was changed since is the caller's, and stays."""
+    """Undo `raise_limits`. A limit that the caller has changed since is kept."""
     while patch.limits:
         owner, name, before, after = patch.limits.pop()
         if getattr(owner, name, None) == after:
@@ -108,7 +108,7 @@ def restore_limits(patch: Patch) -> None:
 
 
 def limits_inside(model: nn.Module) -> Iterator[tuple[Any, str]]:
-    """What holds a limit, and its attribute, in all modules of a model."""
+    """Each object inside a model that has a limit, and the attribute with the limit."""
     for module in model.modules():
         if (generation := module.__dict__.get("generation_config")) is not None:
             yield generation, OF_GENERATION
@@ -118,7 +118,9 @@ def limits_inside(model: nn.Module) -> Iterator[tuple[Any, str]]:
 
 
 def raise_limits_in(folder: Path, model: nn.Module, *, into: Path | None = None) -> None:
-    """Move the limits in the files of a folder to the target length of a patched model that is saved there.
+    """Raise the limits in the files of ``folder`` to the target length of the patched model that is saved there.
+
+    Changed files are written into ``into``, by default ``folder`` itself.
 
     Warns:
         LimitKept: a limit is below the trained length.
@@ -128,19 +130,19 @@ def raise_limits_in(folder: Path, model: nn.Module, *, into: Path | None = None)
         return
     for pattern, places in FILES.items():
         for file in sorted(folder.glob(pattern)):
-            if into is not None and (into / file.name).exists():  # written by the model itself, with limits of now
+            if into is not None and (into / file.name).exists():  # the model itself wrote it, with its raised limits
                 continue
-            if (content := moved_content(file, places, patch.report)) is not None:
+            if (content := raised_content(file, places, patch.report)) is not None:
                 write_json((into or folder) / file.name, content)
 
 
-def moved_content(file: Path, places: tuple[tuple[str, ...], ...], report: PatchReport) -> dict[str, Any] | None:
-    """The content of a file with its limits moved; None where none is, or where it is no such file."""
+def raised_content(file: Path, places: tuple[tuple[str, ...], ...], report: PatchReport) -> dict[str, Any] | None:
+    """The content of a file with its limits raised. None if no limit changes or the file is unreadable."""
     try:
         content = read_object(file, LARGEST_FILE)
-    except (OSError, ValueError):  # whoever loads it says what is wrong
+    except (OSError, ValueError):  # the program that loads the file reports the error
         return None
-    moved = False
+    raised = False
     for *outer, name in places:
         holder: Any = content
         for key in outer:
@@ -149,7 +151,7 @@ def moved_content(file: Path, places: tuple[tuple[str, ...], ...], report: Patch
             continue
         limit = holder.get(name)
         if (name == OF_TOKENIZER and is_unstated(limit, report)) or is_cut(limit, report):
-            holder[name], moved = report.target_length, True
-        elif (*outer, name) != ("max_length",):  # which nothing reads
+            holder[name], raised = report.target_length, True
+        elif (*outer, name) != ("max_length",):  # no program reads that one
             warn_of_short(holder.get(name), f"{'.'.join((*outer, name))} in {file.name}", report)
-    return content if moved else None
+    return content if raised else None

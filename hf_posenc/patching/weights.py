@@ -1,4 +1,4 @@
-"""Check a model's weights and inputs themselves, not what they compute.
+"""Check the values of a model's weights, and the token ids of a text.
 
 PyTorch's attention on CPU turns queries and keys that are not finite into zeros for short sequences (torch issue
 141128): logits then look healthy. One pass over the parameters finds them, at the speed of reading memory.
@@ -15,7 +15,7 @@ from torch import nn
 from hf_posenc.errors import InvalidInput, UnsupportedModel, WeightsNotFinite
 
 MAX_UNKNOWN_SHARE = 0.5  # of the tokens of a text
-REARRANGES = "support_avx512bf16_for_cpu"  # of a 4-bit layer of bitsandbytes
+REARRANGES = "support_avx512bf16_for_cpu"  # attribute of a 4-bit layer of bitsandbytes
 
 
 def check_finite(model: nn.Module) -> None:
@@ -25,7 +25,7 @@ def check_finite(model: nn.Module) -> None:
             continue
         try:
             low, high = (float(end) for end in weight.detach().aminmax())
-        except NotImplementedError:  # a tensor class of a quantiser, such as torchao's, which says it is floating
+        except NotImplementedError:  # tensor class of a quantiser such as torchao, which claims to be floating-point
             continue
         if not (math.isfinite(low) and math.isfinite(high)):
             raise WeightsNotFinite(
@@ -35,10 +35,10 @@ def check_finite(model: nn.Module) -> None:
 
 
 def keep_arranged(model: nn.Module) -> None:
-    """Keep bitsandbytes from rearranging 4-bit weights for a CPU as they compute: `state_dict` undoes that wrongly.
+    """Stop bitsandbytes from rearranging 4-bit weights for a CPU, because its `state_dict` undoes that wrongly.
 
     Raises:
-        UnsupportedModel: they have been rearranged.
+        UnsupportedModel: weights have been rearranged already.
     """
     for layer in model.modules():
         if not hasattr(layer, REARRANGES):
@@ -46,20 +46,20 @@ def keep_arranged(model: nn.Module) -> None:
         if getattr(getattr(layer.weight, "quant_state", None), "packing_format_for_cpu", False):
             raise UnsupportedModel(
                 f"bitsandbytes has rearranged the 4-bit weights of this {type(model).__name__} for this CPU, and would "
-                "save other weights. Load the model again, and patch it before it computes."
+                "save wrong weights. Load the model again, and patch it before the first forward pass."
             )
         setattr(layer, REARRANGES, False)
 
 
 def check_loaded(model: nn.Module) -> None:
-    """Refuse a model with weights on the meta device, or not finite: nothing can be trained or measured with it."""
+    """Refuse weights that are on the meta device or not finite, because such a model cannot be trained or measured."""
     if any(weight.is_meta for weight in model.parameters()):
         raise UnsupportedModel("Weights of this model are on the meta device. Load it on one device first.")
     check_finite(model)
 
 
 def check_vocabulary(model: nn.Module, highest: int) -> None:
-    """Refuse a token id that the model has no embedding for: PyTorch raises an IndexError, or aborts on CUDA."""
+    """Refuse a token id without an embedding. PyTorch would raise an IndexError, or abort on CUDA."""
     rows = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     if highest >= rows:
         raise InvalidInput(
@@ -69,12 +69,12 @@ def check_vocabulary(model: nn.Module, highest: int) -> None:
 
 
 def check_known(tokenizer: Any, ids: Sequence[int]) -> None:
-    """Refuse a text that consists mostly of unknown tokens: nothing could be learned or measured on it."""
+    """Refuse a text that consists mostly of unknown tokens, because it is useless for training and evaluation."""
     check_unknown_share(tokenizer, list(ids).count(tokenizer.unk_token_id), len(ids))
 
 
 def check_unknown_share(tokenizer: Any, unknown: int, tokens: int) -> None:
-    """Refuse a text of ``tokens`` tokens of which ``unknown`` are the unknown one, for the reason above."""
+    """Refuse a text if more than half of its ``tokens`` are unknown; ``unknown`` is their number."""
     share = unknown / max(1, tokens)
     if share > MAX_UNKNOWN_SHARE:
         raise InvalidInput(

@@ -1,6 +1,6 @@
-"""The interface of a scheme: hooks that a scheme overrides where it changes something.
+"""The interface of a scheme: a scheme overrides the hooks of what it changes.
 
-What its hooks take and return is the contract with all other packages.
+The arguments and results of the hooks are the contract with all other packages.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 class Scheme(KeepsAnswers):
     """A positional scheme: how positions enter a transformer.
 
-    Constructed from a `Geometry` and keyword options; the options are explicit, typed, and what ``config.json`` stores.
-    Learned parameters are ordinary submodules or parameters; tensors that can be computed are never buffers.
+    A scheme is constructed from a `Geometry` and keyword options. Options are explicit and typed, and ``config.json``
+    stores them. Learned parameters are ordinary submodules or parameters. Tensors that can be computed are no buffers.
 
     Class attributes:
         record: set by `hf_posenc.register_scheme`.
-        formula: LaTeX of the formulas in the module's docstring, for its page. ``hf-posenc info`` shows it where the
-            docstring has no formula. A blank line separates blocks. Not inherited.
+        formula: LaTeX of the formulas in the module's docstring, for the scheme's page. ``hf-posenc info`` shows it if
+            the docstring has no formula. A blank line separates blocks. Not inherited.
         replaces_host: whether the model's own positions (RoPE, the learned table) are switched off. Score biases, input
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_causal: defined only for decoders.
-        later_keys: whether a decoder's scores are defined for keys after the query, which a caller's own mask may show.
-        needs_rotation: defined only where queries and keys are rotated, by the model or by another scheme.
-        needs_relative: defined only where scores depend on distance, by a rotation or a bias.
-        needs_function: defined only where no position table is read, as its positions may be fractional.
+        later_keys: whether a decoder's scores are defined for keys after the query, which the caller's mask may show.
+        needs_rotation: defined only if the model or another scheme rotates queries and keys.
+        needs_relative: defined only if scores depend on distance, by a rotation or a bias.
+        needs_function: defined only if no position table is read, because its positions may be fractional.
         needs_table: defined only on a model with a learned position table.
-        chooses_keys: whether it decides which keys are visible.
-        silent_at_first: whether its bias, or its sink, has no effect until it is trained.
+        chooses_keys: whether the scheme decides which keys are visible.
+        silent_at_first: whether its bias or its sink has no effect until it is trained.
         recipe: whether it is a training recipe, which changes positions in training mode only.
-        stretches: whether it stretches a rotation to a longer context, and so can start from the model's own
+        stretches: whether it stretches a rotation to a longer context. It can then start from the model's own
             frequencies: ``"host+yarn"``.
         shared: whether one instance serves all layers, or each layer has its own parameters.
-        option_aliases: other names of options, as some papers have them.
-        idle: hooks of the class that the options of this instance leave unused.
-        changed_options: options that this instance was built with, where they differ from their defaults.
+        option_aliases: other names of options, used in some papers.
+        idle: hooks of the class that this instance does not use, because of its options.
+        changed_options: options of this instance that differ from their defaults.
     """
 
     record: ClassVar[SchemeRecord]
@@ -82,24 +82,24 @@ class Scheme(KeepsAnswers):
         return None
 
     def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
-        """Read the model's own table ``[rows, width]`` at ``positions […]``, where it is kept: ``[…, width]``."""
+        """Codes ``[…, width]`` of ``positions […]`` from the model's own table ``[rows, width]``, if that is kept."""
         check_table_rows(positions, len(table), "learned")
         return nn.functional.embedding(positions, table)
 
     def reposition(self, positions: Tensor, *, training: bool) -> Tensor:
-        """Change positions ``[batch or 1, query]``, whole or fractional; called once a forward pass, for all layers."""
+        """Change positions ``[batch or 1, query]``, whole or fractional; called once per forward pass."""
         return positions
 
     def rotation(self) -> Rotation | None:
-        """How queries and keys are rotated by position."""
+        """The rotation of queries and keys by position."""
         return None
 
     def retune(self, rotation: Rotation) -> Rotation:
-        """Change the rotation of the model or of the composition, any scaling included."""
+        """Change the rotation of the model or of the composition, which includes any scaling."""
         return rotation
 
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
-        """Coordinates ``[…, axes]`` of tokens at ``positions […]``; ``given`` are the caller's own."""
+        """Coordinates ``[…, axes]`` of tokens at ``positions […]``; ``given`` are the caller's coordinates, or None."""
         raise NotImplementedError
 
     def row_rotation(self) -> RowRotation | None:
@@ -113,14 +113,14 @@ class Scheme(KeepsAnswers):
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Change queries and keys, each ``[batch, heads, position, head_dim]``, before they are rotated.
 
-        Each token by itself; both may become wider (`key_width`).
+        Each token is changed by itself. Queries and keys may become wider (`key_width`).
         """
         return query, key
 
     def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
         """Channels to cache with every new key, ``[batch, kv_heads, query, channels]``.
 
-        `ctx.extra_key_channels` has those of all keys.
+        `ctx.extra_key_channels` holds the channels of all keys, cached ones included.
         """
         return None
 
@@ -129,7 +129,7 @@ class Scheme(KeepsAnswers):
         return None
 
     def values(self, ctx: PositionContext) -> ValueBias | None:
-        """Term added to the mixed values."""
+        """Term added to the attention output."""
         return None
 
     def query_scale(self, ctx: PositionContext) -> Tensor | None:
@@ -145,7 +145,7 @@ class Scheme(KeepsAnswers):
         return 1.0
 
     def sink(self) -> Tensor | None:
-        """Score of one more key that has no value, ``[heads]``."""
+        """Score of one extra key without a value, ``[heads]``."""
         return None
 
     def visible(self) -> Band:
@@ -153,15 +153,15 @@ class Scheme(KeepsAnswers):
         return EVERYTHING
 
     def native(self) -> dict[str, Any] | None:
-        """transformers' own ``rope_parameters`` for the same rotation; None where it has none."""
+        """transformers' own ``rope_parameters`` for the same rotation; None if there are none."""
         return None
 
     def native_within_trained(self) -> dict[str, Any] | None:
-        """transformers' own ``rope_parameters`` for the same rotation up to the trained length, and another beyond."""
+        """transformers' ``rope_parameters`` for a rotation that is the same only up to the trained length, or None."""
         return None
 
     def native_window(self) -> int | None:
-        """Keys that a query sees, as transformers' ``sliding_window``; None for all but a plain window."""
+        """Number of keys that a query sees, as transformers' ``sliding_window``; None for all schemes but a window."""
         return None
 
     @property
@@ -178,8 +178,8 @@ class Scheme(KeepsAnswers):
     def caches_one_key(self) -> bool:
         """Whether a KV cache holds one copy of each key although regions rotate keys differently.
 
-        The copies of other regions are then rotated from it when they are read, which is possible where all regions
-        have the scheme's own rotation by position.
+        The keys of other regions are then rotated from it when they are read. This is possible if all regions have
+        the scheme's own rotation by position.
         """
         return False
 
@@ -200,9 +200,9 @@ class Scheme(KeepsAnswers):
 
     @classmethod
     def comparison_options(cls, *, factor: float, trained_length: int) -> dict[str, Any]:
-        """Options that a comparison sets where its user gives none, for an extension by ``factor``.
+        """Options that a comparison sets, unless its user does, for an extension by ``factor``.
 
-        For options whose defaults are the literature's definition, and not what other schemes are compared with.
+        They replace defaults that follow the literature's definition, but are not the setting to compare schemes with.
         """
         return {}
 
@@ -210,12 +210,12 @@ class Scheme(KeepsAnswers):
 
     @property
     def unchanged_below(self) -> int:
-        """Position under which outputs are exactly those of the unpatched model; 0 is no guarantee."""
+        """Position below which outputs are exactly those of the unpatched model; 0 gives no guarantee."""
         return 0
 
     @property
     def longest(self) -> int | None:
-        """Number of positions the scheme is defined for; None where there is no limit."""
+        """Number of positions the scheme is defined for; None for no limit."""
         return None
 
     # -- combined ----------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Scheme(KeepsAnswers):
 
     @property
     def shown_name(self) -> str:
-        """The name in messages, as a user writes it."""
+        """Name in messages, as a user writes it."""
         return self.record.name
 
     def extra_repr(self) -> str:
@@ -252,7 +252,7 @@ class Scheme(KeepsAnswers):
 
 
 def implements(scheme: Scheme, hook: str) -> bool:
-    """Whether the scheme, or one of its composition, overrides a hook."""
+    """Whether the scheme, or a part of its composition, overrides a hook."""
     return scheme.keep(hook, lambda: any(overrides(part, hook) for part in scheme.schemes))
 
 

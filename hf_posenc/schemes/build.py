@@ -23,29 +23,29 @@ from hf_posenc.schemes.spec import Plan, changed_options
 
 
 def build(
-    chosen: Plan, geometry: Geometry, model: str, own_positions: Callable[[Geometry], Scheme] = HostRotation
+    plan: Plan, geometry: Geometry, model: str, own_positions: Callable[[Geometry], Scheme] = HostRotation
 ) -> Scheme:
-    """The scheme of a plan for a model: composed, and placed on top of the model's own positions where it keeps them.
+    """Build the scheme of a plan for a model, composed with the model's own positions if these stay in use.
 
     Args:
-        chosen: the plan.
-        geometry: of the model.
-        model: its name, for messages.
-        own_positions: the model's own positions as a scheme, for a geometry.
+        plan: the plan.
+        geometry: geometry of the model.
+        model: name of the model, for messages.
+        own_positions: function from a geometry to the model's own positions as a scheme.
 
     Raises:
         SchemeNotDefined: a part has no meaning on this model.
         CannotCombine: two parts use the same hook.
         OptionOutOfRange: the scheme supports fewer positions than the target length.
     """
-    if builds_on_host(chosen) and geometry.rotary is not None:
+    if builds_on_host(plan) and geometry.rotary is not None:
         geometry = replace(geometry, on_host=True)
     own = own_positions(geometry)
-    parts = [own if cls is HostRotation else built(cls, geometry, options) for cls, options in chosen.parts]
+    parts = [own if cls is HostRotation else instance_of(cls, geometry, options) for cls, options in plan.parts]
     on_own_positions = not any(part.replaces_host or part is own for part in parts)
     if on_own_positions and geometry.relative:
         parts.insert(0, own)
-    scheme = parts[0] if len(parts) == 1 else Composition(parts, chosen.name)
+    scheme = parts[0] if len(parts) == 1 else Composition(parts, plan.name)
     for part in parts:
         _check_defined(part, scheme, geometry, model)
     _check_amplitude(scheme, geometry)
@@ -54,31 +54,31 @@ def build(
     end = reach_of(scheme)
     if end is not None and end < geometry.target_length:
         raise OptionOutOfRange(
-            f"Scheme {chosen.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
+            f"Scheme {plan.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
             f"Ask for at most {end}, or use a scheme that has no end."
         )
     return scheme
 
 
-def built(cls: type[Scheme], geometry: Geometry, options: Mapping[str, Any]) -> Scheme:
-    """A scheme of a composition, which can tell its options."""
+def instance_of(cls: type[Scheme], geometry: Geometry, options: Mapping[str, Any]) -> Scheme:
+    """An instance of a scheme that records its changed options."""
     scheme = cls(geometry, **options)
     scheme.changed_options = changed_options(cls, options)
     return scheme
 
 
-def builds_on_host(chosen: Plan) -> bool:
-    """Whether a plan stretches the model's own frequencies, as ``"host+yarn"`` does."""
-    named = any(issubclass(cls, HostRotation) for cls, _ in chosen.parts)
-    return named and any(cls.stretches for cls, _ in chosen.parts)
+def builds_on_host(plan: Plan) -> bool:
+    """Whether a plan stretches the model's own frequencies, like ``"host+yarn"``."""
+    has_host = any(issubclass(cls, HostRotation) for cls, _ in plan.parts)
+    return has_host and any(cls.stretches for cls, _ in plan.parts)
 
 
-def replaces_rotation(chosen: Plan, geometry: Geometry) -> bool:
-    """Whether a plan has a rotation that takes the place of the model's own."""
-    if builds_on_host(chosen):
+def replaces_rotation(plan: Plan, geometry: Geometry) -> bool:
+    """Whether a plan has a rotation that replaces the model's own."""
+    if builds_on_host(plan):
         return False
-    may = [(cls, options) for cls, options in chosen.parts if cls.replaces_host and may_rotate(cls)]
-    return any(rotates(cls(geometry, **options)) for cls, options in may)
+    candidates = [(cls, options) for cls, options in plan.parts if cls.replaces_host and may_rotate(cls)]
+    return any(rotates(cls(geometry, **options)) for cls, options in candidates)
 
 
 def may_rotate(cls: type[Scheme]) -> bool:
@@ -92,14 +92,14 @@ def rotates(scheme: Scheme) -> bool:
 
 
 def reach_of(scheme: Scheme) -> int | None:
-    """Number of positions a scheme supports on its model; None where there is no limit."""
-    by_row = (not scheme.replaces_host or scheme.keeps_table) and not implements(scheme, "read_table")
-    ends = (scheme.longest, scheme.geometry.table if by_row else None)
+    """Number of positions a scheme supports on its model; None for no limit."""
+    reads_rows = (not scheme.replaces_host or scheme.keeps_table) and not implements(scheme, "read_table")
+    ends = (scheme.longest, scheme.geometry.table if reads_rows else None)
     return min((end for end in ends if end is not None), default=None)
 
 
 def _check_amplitude(scheme: Scheme, geometry: Geometry) -> None:
-    """Refuse to stretch by length a rotation that scales a part of each head, which rotations by length cannot."""
+    """Refuse to stretch by length a rotation whose amplitude scales part of each head, which no such rotation keeps."""
     own = geometry.rotary if geometry.on_host else None
     if own is not None and own.rotation.amplitude != 1 and implements(scheme, "row_rotation"):
         raise SchemeNotDefined(
@@ -141,13 +141,13 @@ def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) 
 
 
 def check_one_key(scheme: Scheme) -> None:
-    """Refuse to cache one copy of each key where there is only one, or where no rotation leads to the others.
+    """Refuse ``key_cache="one"`` if there is one copy anyway, or if no rotation converts it into the others.
 
     Args:
         scheme: the whole composition.
 
     Raises:
-        CannotCombine: its rotation does not allow it.
+        CannotCombine: the rotation of the composition does not allow one copy.
     """
     rotation = scheme.rotation()
     if rotation is None:

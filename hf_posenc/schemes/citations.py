@@ -16,7 +16,7 @@ PAPER = re.compile(r"^  (?:eprint|url) = \{(.*)\},$", re.MULTILINE)
 
 
 def cite(*names: str) -> str:
-    """BibTeX of the papers that schemes come from, each once; without names, of this package.
+    """BibTeX of the papers of some schemes, each once; without names, the entry of this package.
 
     >>> print(cite("yarn"))  # doctest: +ELLIPSIS
     @inproceedings{peng2024yarn,
@@ -27,28 +27,28 @@ def cite(*names: str) -> str:
         names: names or aliases of schemes; compositions (``"yarn+logn"``) stand for their parts.
 
     Raises:
-        UnknownScheme: nothing is registered under one of them.
+        UnknownScheme: a name is not registered.
     """
     records = [scheme_record(part.strip()) for name in names for part in name.split("+")]
-    known, package = entries_by_paper(), entries()[PACKAGE]
-    remarks = [why_the_package(record) for record in records if record.paper not in known]
-    found = [known.get(record.paper, package) for record in records] or [package]
-    return "\n\n".join(dict.fromkeys([*remarks, *found]))
+    by_paper, package = entries_by_paper(), entries()[PACKAGE]
+    comments = [comment_without_entry(record) for record in records if record.paper not in by_paper]
+    cited = [by_paper.get(record.paper, package) for record in records] or [package]
+    return "\n\n".join(dict.fromkeys([*comments, *cited]))
 
 
-def why_the_package(record: SchemeRecord) -> str:
-    """A comment on a scheme whose paper has no entry here."""
+def comment_without_entry(record: SchemeRecord) -> str:
+    """BibTeX comment for a scheme whose paper has no entry here."""
     reason = f"there is no entry for its paper {record.paper}" if record.paper else "it has no paper"
     return f"% {record.name}: {reason}; cited is the package."
 
 
 @lru_cache(maxsize=1)
 def entries() -> dict[str, str]:
-    """All entries of the file, by their keys."""
-    return {found[1]: found[0] for found in ENTRY.finditer(REFERENCES.read_text(encoding="utf-8"))}
+    """All entries of the file, by key."""
+    return {match[1]: match[0] for match in ENTRY.finditer(REFERENCES.read_text(encoding="utf-8"))}
 
 
 @lru_cache(maxsize=1)
 def entries_by_paper() -> dict[str, str]:
-    """All entries that have one, by their arXiv number or address."""
+    """Entries by the arXiv number or address of their paper; entries without one are left out."""
     return {paper: entry for entry in entries().values() for paper in PAPER.findall(entry)}

@@ -21,14 +21,14 @@ SINGLE = (
     *("rotation", "row_rotation", "retune", "embed", "extra_key_channels"),
     *("reposition", "prepare", "sink", "read_table"),
 )
-"""Hooks that at most one part may have."""
+"""Hooks that at most one part may override."""
 
 
 class Composition(Scheme):
     """Several schemes at once: ``"yarn+logn"``. Biases add, scales multiply; exclusive hooks may come from one.
 
     Attributes:
-        name: as it was asked for, without the model's own positions that are composed with it.
+        name: name as the user wrote it, without the model's own positions, which may be a part as well.
     """
 
     def __init__(self, parts: Sequence[Scheme], name: str) -> None:
@@ -38,17 +38,16 @@ class Composition(Scheme):
         self.replaces_host = any(part.replaces_host for part in parts) and not self.geometry.on_host
         self.shared = all(part.shared for part in parts)
         for hook in SINGLE:
-            self._at_most_one(hook)
+            self._at_most_one(f"bring `{hook}`", [p for p in parts if overrides(p, hook)])
         rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]
         remapping = [p for p in parts if overrides(p, "regions")]
-        self._refuse("rotate queries and keys", rotating if len(rotating) > 1 else [])
-        self._refuse("remap positions", remapping if len(remapping) > 1 else [])
-        choosing = [p for p in parts if p.chooses_keys]
-        self._refuse("choose which keys are seen", choosing if len(choosing) > 1 else [])
+        self._at_most_one("rotate queries and keys", rotating)
+        self._at_most_one("remap positions", remapping)
+        self._at_most_one("choose which keys are seen", [p for p in parts if p.chooses_keys])
         by_row = [p for p in parts if overrides(p, "row_rotation")]
-        self._refuse("decide where keys are rotated", by_row + remapping if by_row and remapping else [])
-        by_axes = [p for p in parts if overrides(p, "coordinates")]  # distances on one axis mean nothing to them
-        self._refuse("say where tokens stand", by_axes + remapping if by_axes and remapping else [])
+        self._at_most_one("decide where keys are rotated", by_row + remapping)
+        by_axes = [p for p in parts if overrides(p, "coordinates")]  # their distances are not on one axis
+        self._at_most_one("say where tokens stand", by_axes + remapping if remapping else [])
 
     @property
     def schemes(self) -> list[Scheme]:
@@ -56,7 +55,7 @@ class Composition(Scheme):
         return [part for part in self.parts if isinstance(part, Scheme)]
 
     def _memo(self) -> dict[Hashable, Any]:
-        """An empty memo, of which every part knows, to clear it when an attribute of it is assigned."""
+        """An empty memo. Every part keeps a reference, to clear it when one of its own attributes is assigned."""
         memo = super()._memo()
         for part in self.schemes:
             part.__dict__.setdefault("kept_above", []).append(memo)
@@ -144,29 +143,27 @@ class Composition(Scheme):
         return min(ends, default=None)
 
     def terms(self, ctx: PositionContext) -> Terms:
-        if any(region.remaps for region in self.regions(ctx)):
+        regions = self.regions(ctx)
+        if any(region.remaps for region in regions):
             ctx = replace(ctx, remapped=True)
-        return reduce(Terms.merge, [part.terms(ctx) for part in self.schemes])
+        merged = reduce(Terms.merge, [part.terms(ctx) for part in self.schemes])
+        return replace(merged, regions=regions, row_rotation=self.row_rotation())  # retuned
 
     def _part(self, hook: str) -> Scheme:
-        """The part that overrides a hook, else the first."""
+        """The part that overrides a hook; the first part if none does."""
         parts = self.schemes
         overriding = (number for number, part in enumerate(parts) if overrides(part, hook))
         return parts[self.keep(f"part that overrides {hook}", lambda: next(overriding, 0))]
 
     @property
     def shown_name(self) -> str:
-        """That of the composition."""
+        """Name of the composition."""
         return self.name
 
     def extra_repr(self) -> str:
         return self.name
 
-    def _at_most_one(self, hook: str) -> None:
-        having = [p for p in self.schemes if overrides(p, hook)]
-        self._refuse(f"bring `{hook}`", having if len(having) > 1 else [])
-
-    def _refuse(self, what: str, clashing: list[Scheme]) -> None:
-        if clashing:
-            names = " and ".join(repr(p.record.name) for p in clashing)
-            raise CannotCombine(f"{names} both {what}. Keep one of them.")
+    def _at_most_one(self, action: str, parts: list[Scheme]) -> None:
+        if len(parts) > 1:
+            names = " and ".join(repr(p.record.name) for p in parts)
+            raise CannotCombine(f"{names} both {action}. Keep one of them.")

@@ -1,4 +1,4 @@
-"""A line of a comparison: a scheme, its options, and what tables call it.
+"""A line of a comparison: a scheme, its options, and its name in tables.
 
 yarn · pi:factor=4 · self_extend:group=8,window=128 · unpatched          (the last is the unpatched model)
 """
@@ -19,7 +19,7 @@ IN_TOKENS = ("target_length", "trained_length")
 LENGTHS = ("factor", *IN_TOKENS)
 """Options that `hf_posenc.patch_model` takes for every scheme."""
 
-BETWEEN = re.compile(r"[,;](?![^\[\]{}]*[\]}])")  # commas, but those inside a list or mapping
+SEPARATOR = re.compile(r"[,;](?![^\[\]{}]*[\]}])")  # commas, except those inside a list or mapping
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Entry:
     """A line of a comparison.
 
     Attributes:
-        label: what tables call it.
+        label: name in tables.
         scheme: a name or a composition; None is the unpatched model.
-        options: of the scheme, and ``factor`` or ``target_length`` where every length shall have the same.
+        options: options of the scheme; also ``factor`` or ``target_length``, to use the same value at every length.
     """
 
     label: str
@@ -47,7 +47,7 @@ class Entry:
         return {name: value for name, value in self.options.items() if name not in LENGTHS}
 
     def settings(self) -> dict[str, Any]:
-        """The settings that results depend on: aliases are replaced by names, defaults spelled out, the label left out.
+        """The settings that results depend on, with names for aliases, with defaults, and without the label.
 
         Raises:
             PosEncError: the scheme or one of its options is refused.
@@ -61,10 +61,11 @@ class Entry:
         return {"scheme": scheme, "lengths": lengths}
 
     def needs_training(self, *, rotary: bool = True) -> bool:
-        """Whether the scheme, or a part of it, is not meant for weights that were trained without it.
+        """Whether the scheme, or a part of it, does not work with weights that were trained without it.
 
         Args:
-            rotary: whether the model rotates. One that does not never saw a rotation in the place of its positions.
+            rotary: whether the model rotates queries and keys. Otherwise a scheme that replaces its positions needs
+                training, too.
         """
         from hf_posenc.schemes.registry import scheme_class, scheme_record
 
@@ -76,42 +77,42 @@ Given: TypeAlias = "str | tuple[str, dict[str, Any]] | Entry"
 
 
 def entries_of(given: str | Iterable[Given]) -> list[Entry]:
-    """Entries, each once, checked against the registry.
+    """Entries without repetitions, checked against the registry.
 
     Args:
         given: words as on the command line, ``(scheme, options)``, or entries.
 
     Raises:
-        BadComparison: there is none, two share a label, or a word cannot be read.
+        BadComparison: there is no entry, two share a label, or a word cannot be parsed.
         PosEncError: a scheme or option is refused.
     """
-    found: dict[str, Entry] = {}
-    for item in [given] if isinstance(given, str) else several(given):
+    entries: dict[str, Entry] = {}
+    for item in [given] if isinstance(given, str) else checked_items(given):
         for entry in read_words(item) if isinstance(item, str) else [entry_of(item)]:
             entry.settings()
-            if found.setdefault(entry.label, entry) != entry:
+            if entries.setdefault(entry.label, entry) != entry:
                 raise BadComparison(f"Two entries are called {entry.label!r}. Give them different labels.")
-    if not found:
+    if not entries:
         raise BadComparison("There is no scheme to compare. Name some, for example yarn,self_extend,unpatched.")
-    return list(found.values())
+    return list(entries.values())
 
 
-def several(given: Any) -> Iterable[Given]:
+def checked_items(given: Any) -> Iterable[Given]:
     """The elements of a list of entries.
 
     Raises:
-        BadComparison: it is none, or something in it is neither words, a pair nor an entry.
+        BadComparison: ``given`` is no list, or an element is neither words, a pair nor an entry.
     """
     if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
         raise BadComparison(f"The schemes to compare are words or a list, got {shown(given)}. Pass 'yarn,unpatched'.")
-    found = list(given)
-    for item in found:
+    items = list(given)
+    for item in items:
         pair = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], Mapping)
         if not pair and not isinstance(item, (str, Entry)):
             raise BadComparison(
                 f"There is no entry {shown(item)}. Give a name, such as 'yarn', or a pair, ('yarn', {{'factor': 2}})."
             )
-    return found
+    return items
 
 
 def entry_of(given: tuple[str, dict[str, Any]] | Entry) -> Entry:
@@ -124,13 +125,13 @@ def entry_of(given: tuple[str, dict[str, Any]] | Entry) -> Entry:
 
 
 def read_words(text: str) -> list[Entry]:
-    """``"yarn,self_extend:group=8,window=128"`` as two entries: what has ``=`` and no ``:`` belongs to the one before.
+    """Parse ``"yarn,self_extend:group=8,window=128"``: a word with ``=`` but no ``:`` is an option of the word before.
 
     Raises:
         BadComparison: an option has no scheme, or no value.
     """
     words: list[list[str]] = []
-    for part in filter(None, (part.strip() for part in BETWEEN.split(text))):
+    for part in filter(None, (part.strip() for part in SEPARATOR.split(text))):
         name, colon, option = part.partition(":")
         if "=" not in name:
             words.append([name, option] if colon else [name])
@@ -142,7 +143,7 @@ def read_words(text: str) -> list[Entry]:
 
 
 def read_word(scheme: str, words: Sequence[str]) -> Entry:
-    """One scheme and its options as words."""
+    """The entry of one scheme, whose options are words such as ``"group=8"``."""
     options: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -157,18 +158,18 @@ def read_word(scheme: str, words: Sequence[str]) -> Entry:
     return Entry(label, None if scheme == UNPATCHED else scheme, options)
 
 
-def value_of(name: str, written: str) -> Any:
-    """The value of an option: a length also in thousands, ``"8k"``; any other as JSON, or as text where it is none.
+def value_of(name: str, text: str) -> Any:
+    """The value of an option, parsed as JSON or else kept as text. A length may be in thousands, ``"8k"``.
 
     Raises:
-        LengthContradiction: a length is none.
+        LengthContradiction: the text of a length is no number of tokens.
     """
-    value = json_or_text(written)
+    value = json_or_text(text)
     return tokens(value, name) if name in IN_TOKENS and isinstance(value, str) else value
 
 
 def json_or_text(value: str) -> Any:
-    """``"128"`` as 128, ``"true"`` as True, ``"dim"`` as itself."""
+    """Parse JSON, or keep the text: ``"128"`` gives 128, ``"true"`` True, and ``"dim"`` itself."""
     try:
         return json.loads(value)
     except json.JSONDecodeError:

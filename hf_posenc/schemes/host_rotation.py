@@ -1,17 +1,17 @@
 """The model's own positions, as they are: its rotation, linear bias or position table, with any scaling it has already.
 
-Remaps, masks and temperatures work on top of them and bring this scheme along by themselves. Under its own name it
-stands for layers that another scheme leaves alone, as in ``layers={"::2": "host"}``.
+Remaps, masks and temperatures work on top of them, and are composed with this scheme automatically. Its own name is for
+layers that another scheme leaves alone, as in ``layers={"::2": "host"}``.
 
-Composed with a scheme that stretches a rotation, as in ``"host+yarn"``, it has that start from the model's own
-frequencies in place of unscaled ones:
+Composed with a scheme that stretches a rotation, as in ``"host+yarn"``, it makes that scheme start from the model's own
+frequencies instead of unscaled ones:
 
     ω'_m = stretched(ω_m)        ω_m: as the model has them, with any scaling that its configuration describes
     score' = a · a' · score      a: the temperature of the model's own scaling, a': that of the scheme
 
-YaRN and its like tell fast pairs from slow ones by numbers of rotations, then those of ω_m within the trained length.
-That is by default the length that the model reaches with its own scaling (``max_position_embeddings``). On a model
-without scaling this is the scheme itself.
+Schemes such as YaRN tell fast pairs from slow ones by the number of rotations in the trained length; here these are
+rotations by ω_m. The trained length is by default the one that the model reaches with its own scaling
+(``max_position_embeddings``). On a model without scaling, ``"host+yarn"`` equals ``"yarn"``.
 """
 
 from __future__ import annotations
@@ -58,5 +58,5 @@ class HostRotation(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """All of the target length; what is composed with it says where outputs change."""
+        """The whole target length; the schemes composed with it say where outputs change."""
         return self.geometry.target_length

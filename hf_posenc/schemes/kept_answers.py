@@ -1,4 +1,4 @@
-"""What a scheme keeps between forward passes: answers that follow from its options, and tables of cosines and sines."""
+"""Memo of a scheme between forward passes: results that depend on its options alone, and cosine and sine tables."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hf_posenc.core.tracing import is_traced
 
 T = TypeVar("T")
 KEPT = ("kept_answers", "kept_above")  # attributes of a scheme that are neither copied nor saved with it
-ORIGINAL = "original_module"  # of a copy that has its parameters on another device: what it is a copy of
+ORIGINAL = "original_module"  # attribute of a copy on another device: the module that was copied
 
 
 class KeepsAnswers(nn.Module):
-    """A module that computes once what depends on its attributes alone; assigning one of them clears it all."""
+    """A module with a memo of results that depend on its attributes alone; assigning an attribute clears the memo."""
 
     @property
     def original(self) -> KeepsAnswers:
-        """This module, or the one of which it is a copy, made for one call on another device."""
+        """This module; for a copy that was made for one call on another device, the module that was copied."""
         return self.__dict__.get(ORIGINAL, self)
 
     @property
     def edition(self) -> tuple[int, ...]:
-        """Whose weights these are, and how often each was written to: what is computed from them is kept under that."""
-        return id(self.original), *(() if is_traced() else writes_to(self))
+        """Identity of the module and the write counts of its weights: the key of results computed from the weights."""
+        return id(self.original), *(() if is_traced() else write_counts(self))
 
     @property
     def tables(self) -> CosSinCache:
@@ -43,20 +43,19 @@ class KeepsAnswers(nn.Module):
         super().__setattr__(name, value)
 
     def keep(self, name: Hashable, make: Callable[[], T]) -> T:
-        """``make()``, which depends on the options alone: computed once, and again after an attribute was assigned.
+        """Result of ``make()``, which depends on the options alone, from the memo if it is there.
 
-        An attribute of a part counts as one of its composition. Lists and dictionaries changed in place go unnoticed.
+        Assigning an attribute of a part clears its composition's memo, too. Changes of a list or dictionary in place go
+        unnoticed.
         """
-        if is_traced():  # a graph has the value itself
+        if is_traced():  # the graph then holds the result itself
             return make()
-        kept = self.__dict__.get("kept_answers")
-        if kept is None:
-            kept = self._memo()
-        if name in kept:
-            return kept[name]
-        made = make()
-        kept[name] = made
-        return made
+        memo = self.__dict__.get("kept_answers")
+        if memo is None:
+            memo = self._memo()
+        if name not in memo:
+            memo[name] = make()
+        return memo[name]
 
     def _memo(self) -> dict[Hashable, Any]:
         """An empty memo."""
@@ -64,10 +63,10 @@ class KeepsAnswers(nn.Module):
         return memo
 
 
-def writes_to(module: nn.Module) -> list[int]:
-    """How often each weight of a module was written to; 0 where torch does not count it."""
+def write_counts(module: nn.Module) -> list[int]:
+    """How often each weight of a module was written to; 0 if torch does not count its writes."""
     weights = [weight for weight in module._parameters.values() if weight is not None]
     counts = [0 if weight.is_inference() else weight._version for weight in weights]
     for child in module._modules.values():  # `parameters` takes 50 calls, at every layer of a decoded token
-        counts += [] if child is None else writes_to(child)
+        counts += [] if child is None else write_counts(child)
     return counts

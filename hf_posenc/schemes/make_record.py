@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def record_of(
     cls: type[Scheme], name: str, *, aliases: tuple[str, ...], zero_shot: bool, cache: CachedKeys, paper: str
 ) -> SchemeRecord:
-    """The record of a class that is being registered; functions defined below it may not exist yet."""
-    about = inspect.cleandoc(cls.__doc__ or "")  # not a base class's, whose formula is another
+    """The record of a class while it is registered, when functions defined below it may not exist yet."""
+    about = inspect.cleandoc(cls.__doc__ or "")  # not inherited: a base class has another formula
     text = inspect.getdoc(sys.modules[cls.__module__]) or about
     return SchemeRecord(
         name,
@@ -40,8 +40,8 @@ def record_of(
 def has_parameters(cls: type[Scheme]) -> bool | None:
     """Whether a scheme adds trainable parameters, with its default options, to a model that rotates or has a table.
 
-    It is built for small models, one of each kind; None where none can be built, as an option has no default. The
-    caller's random generator is not advanced.
+    The scheme is built for two small models. None if it cannot be built for either, for example because an option has
+    no default. The caller's random generator is not advanced.
     """
     import torch
 
@@ -49,17 +49,17 @@ def has_parameters(cls: type[Scheme]) -> bool | None:
 
     shapes = {"heads": 4, "kv_heads": 2, "head_dim": 16, "width": 64, "layers": 4}
     rotary = HostRotary(Rotation(geometric(10_000.0, 16)), 10_000.0)
-    found, dtype = set(), torch.get_default_dtype()
-    for provided in ({"rotary": rotary}, {"table": 16}):
-        geometry = Geometry(**shapes, causal=True, trained_length=16, target_length=32, **provided)  # type: ignore[arg-type]
+    trainable, dtype = set(), torch.get_default_dtype()
+    for positions in ({"rotary": rotary}, {"table": 16}):
+        geometry = Geometry(**shapes, causal=True, trained_length=16, target_length=32, **positions)  # type: ignore[arg-type]
         with torch.random.fork_rng(devices=[]):
             try:
-                found.add(any(parameter.requires_grad for parameter in cls(geometry).parameters()))
+                trainable.add(any(parameter.requires_grad for parameter in cls(geometry).parameters()))
             except Exception:  # whatever a scheme raises for a model that it does not support
                 continue
             finally:
                 torch.set_default_dtype(dtype)  # a constructor that changes it is found by a check, not hidden here
-    return any(found) if found else None
+    return any(trainable) if trainable else None
 
 
 def _first_sentence(text: str) -> str:

@@ -34,10 +34,10 @@ Share = Annotated[float, Gt(0), Lt(1)]
 NotNegative = Annotated[float, Ge(0)]
 
 FLAG = "True or False"
-LARGEST, SMALLEST = 1e18, 1e-12  # of numbers: beyond them float32 overflows, or every difference is rounded away
-MOST = 2**31 - 1  # of whole numbers, which count tokens and rows
-LONGEST_LIST = 1 << 16  # values; none has more than one a channel or a layer
-DEEPEST = 4  # lists in lists
+LARGEST, SMALLEST = 1e18, 1e-12  # sizes of numbers: beyond them float32 overflows, or rounds every difference away
+LARGEST_INT = 2**31 - 1  # whole numbers count tokens and rows
+LONGEST_LIST = 1 << 16  # values; lists have at most one value per channel or layer
+DEEPEST = 4  # nested lists
 LONGEST_TEXT = 200  # characters; strings name choices and schemes
 
 
@@ -51,15 +51,15 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
     from pydantic import ValidationError
 
     named = {cls.option_aliases.get(k, k): v for k, v in options.items()}
-    hints, model = declared(cls.__init__)
-    known = list(model.model_fields)
+    hints, model = option_model(cls.__init__)
+    names = list(model.model_fields)
     for name, value in named.items():
-        if name not in known:
-            takes = f"It takes {', '.join(known)}." if known else "It takes no options."
+        if name not in names:
+            takes = f"It takes {', '.join(names)}." if names else "It takes no options."
             raise UnknownOption(
-                f"Scheme {cls.record.name!r} has no option {shown(name)}.{nearest(name, known)} {takes}"
+                f"Scheme {cls.record.name!r} has no option {shown(name)}.{nearest(name, names)} {takes}"
             )
-        rule = too_much(value)
+        rule = broken_rule(value)
         if isinstance(value, bool) and FLAG not in written(hints[name]):
             rule = f"input should be a {written(hints[name])}"
         if rule:
@@ -67,15 +67,15 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         checked = model(**named)
     except ValidationError as error:
-        first = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union, the closest match
+        first = max(error.errors(), key=lambda detail: len(detail["loc"]))  # the closest match of a union
         name = str(first["loc"][0])
         rule = first["msg"][0].lower() + first["msg"][1:]
         raise _refused(cls, name, rule, named.get(name)) from None
     return {name: getattr(checked, name) for name in named}
 
 
-@lru_cache(maxsize=128)  # building a pydantic model takes longer than all else in `patch_model`
-def declared(constructor: Callable[..., None]) -> tuple[dict[str, Any], type[BaseModel]]:
+@lru_cache(maxsize=128)  # building a pydantic model takes longer than the rest of `patch_model`
+def option_model(constructor: Callable[..., None]) -> tuple[dict[str, Any], type[BaseModel]]:
     """The annotations of a scheme's constructor, and the pydantic model that checks options against them."""
     from pydantic import ConfigDict, create_model
 
@@ -86,12 +86,12 @@ def declared(constructor: Callable[..., None]) -> tuple[dict[str, Any], type[Bas
     return hints, create_model("Options", __config__=config, **fields)
 
 
-def too_much(value: Any, depth: int = 0) -> str:
-    """The rule on all options that ``value`` breaks, in words; empty where it breaks none."""
+def broken_rule(value: Any, depth: int = 0) -> str:
+    """The rule for option values that ``value`` breaks, in words; empty if it breaks none."""
     if isinstance(value, (bool, NoneType)):
         return ""
     if isinstance(value, int):
-        return "" if abs(value) <= MOST else f"whole numbers should be at most {MOST}"
+        return "" if abs(value) <= LARGEST_INT else f"whole numbers should be at most {LARGEST_INT}"
     if isinstance(value, float):
         within = value == 0 or SMALLEST <= abs(value) <= LARGEST
         return "" if within else f"numbers should be finite, from {SMALLEST:g} to {LARGEST:g} in size or 0"
@@ -100,7 +100,7 @@ def too_much(value: Any, depth: int = 0) -> str:
     if isinstance(value, (list, tuple)) and depth < DEEPEST:
         if len(value) > LONGEST_LIST:
             return f"lists should have at most {LONGEST_LIST} values"
-        return next(filter(None, (too_much(single, depth + 1) for single in value)), "")
+        return next(filter(None, (broken_rule(item, depth + 1) for item in value)), "")
     return "input should be a number, a text, True, False, None, or a list of these"
 
 

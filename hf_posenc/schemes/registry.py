@@ -1,9 +1,9 @@
 """Registry of schemes by name. Records are read without importing torch; classes are imported on demand.
 
-A scheme is registered by its decorator, whose arguments are literals; everything else in its record is read from the
-class. The records of the built-in schemes are shipped as `schemes/records.json` (`python -m hf_posenc.schemes.registry`
-writes it, a test compares), so that listing them reads one file. Third parties register by the same decorator, or by an
-entry point of the group ``hf_posenc.schemes`` that names their class.
+A scheme is registered by its decorator, whose arguments are literals; the rest of its record is read from the class.
+The records of the built-in schemes are shipped as `schemes/records.json` (`python -m hf_posenc.schemes.registry` writes
+it, a test compares), so that listing them reads one file. Third parties register by the same decorator, or by an entry
+point of the group ``hf_posenc.schemes`` that names their class.
 
 A record names its class by a string, so that `hf-posenc list` does not import torch: it takes 0.7 s, and importing the
 classes of all schemes takes 3 s more (``python -X importtime -c "import hf_posenc"``: 5 ms).
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 GROUP = __name__.rpartition(".")[0]
 RECORDS = Path(__file__).parent / "records.json"
-NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
+NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")  # can be composed by "+", and written in a command or a file name
 
 S = TypeVar("S", bound="type[Scheme]")
 
 
 _SCHEMES: dict[str, SchemeRecord] = {}
 _CLASSES: dict[str, type[Scheme]] = {}
-_UNBUILT: set[str] = set()  # names whose class was not built yet, to see whether it has parameters
+_UNBUILT: set[str] = set()  # names of schemes that were not built yet to find out whether they have parameters
 
 
 def register_scheme(
@@ -59,10 +59,10 @@ def register_scheme(
 ) -> Callable[[S], S]:
     """Register a `Scheme` subclass under ``name``, as the decorator of the class.
 
-    Where the scheme is defined follows from its ``needs_…`` attributes, and whether it is learned from its parameters.
+    The ``needs_…`` attributes say where the scheme is defined, and its parameters whether it is learned.
 
     Args:
-        name: the literature's name: 1 to 64 of a-z, 0-9, _ and -.
+        name: name in the literature, 1 to 64 characters of a-z, 0-9, _ and -.
         aliases: other names of the scheme.
         zero_shot: whether a pretrained RoPE model can use it without training.
         cache: what the KV cache holds: ``"final"`` keys, ``"copies"`` (one per region), ``"heads"`` (one per query
@@ -71,17 +71,20 @@ def register_scheme(
 
     Raises:
         NameNotAllowed: the name or an alias belongs to another scheme, or cannot be written on a command line.
-        WrongKind: what is registered is no `Scheme` subclass.
+        WrongKind: the decorated object is no `Scheme` subclass.
     """
-    for one in (name, *aliases):
-        check_name(one)
+    for each in (name, *aliases):
+        if not isinstance(each, str) or not NAME.fullmatch(each):
+            raise NameNotAllowed(
+                f"A scheme's name has 1 to 64 of a-z, 0-9, _ and -, got {shown(each)}. Choose such a name."
+            )
 
     def decorate(cls: S) -> S:
         if not (inspect.isclass(cls) and hasattr(cls, "replaces_host")):
             raise WrongKind(f"A scheme is a subclass of hf_posenc.Scheme, got {shown(cls)}. Derive it from that.")
         record = record_of(cls, name, aliases=aliases, zero_shot=zero_shot, cache=cache, paper=paper)
         for taken in (name, *aliases):
-            owner = _names_of(_registered()).get(taken)  # not the plugins: this may be one of them, half imported
+            owner = _by_name(_registered()).get(taken)  # without plugins: this may be a plugin during its import
             if owner is not None and owner.target != record.target:
                 raise NameNotAllowed(
                     f"The scheme name {taken!r} belongs to {owner.target}. Register under another name."
@@ -99,23 +102,11 @@ def register_scheme(
     return decorate
 
 
-def check_name(name: object) -> None:
-    """Refuse names that could not be composed, written on a command line or into a file's name.
-
-    Raises:
-        NameNotAllowed: it has other characters, or too many.
-    """
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise NameNotAllowed(
-            f"A scheme's name has 1 to 64 of a-z, 0-9, _ and -, got {shown(name)}. Choose such a name."
-        )
-
-
 def list_schemes() -> list[SchemeRecord]:
-    """All registered schemes: the built-in ones, then third parties', each group in alphabetical order."""
+    """Records of all schemes: the built-in ones, then those of third parties, each group in alphabetical order."""
     built_in = _shipped()
-    others = sorted(set(_all()) - set(built_in))
-    return [_all()[name] for name in (*sorted(built_in), *others)]
+    others = sorted(set(_with_plugins()) - set(built_in))
+    return [_with_plugins()[name] for name in (*sorted(built_in), *others)]
 
 
 def scheme_record(name: str) -> SchemeRecord:
@@ -124,20 +115,20 @@ def scheme_record(name: str) -> SchemeRecord:
     Raises:
         UnknownScheme: nothing is registered under that name.
     """
-    known = _by_name()
-    if not isinstance(name, str) or name not in known:
+    records = _by_name(_with_plugins())
+    if not isinstance(name, str) or name not in records:
         advice = (
-            options_apart(name, known)
-            or f"{nearest(name, known)} `hf-posenc list` shows all of them; --import FILE adds your own."
+            advice_on_options(name, records)
+            or f"{nearest(name, records)} `hf-posenc list` shows all of them; --import FILE adds your own."
         )
         raise UnknownScheme(f"No scheme is called {shown(name)}.{advice}")
-    return known[name]
+    return records[name]
 
 
-def options_apart(name: object, known: Container[str]) -> str:
-    """A clause for ``yarn:beta_fast=16``, which comparisons take; empty for other names."""
+def advice_on_options(name: object, records: Container[str]) -> str:
+    """Advice for ``yarn:beta_fast=16``, which only comparisons accept; empty for other names."""
     scheme, colon, words = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if not colon or scheme not in known:
+    if not colon or scheme not in records:
         return ""
     options = [word.strip() for word in words.split(",")]
     in_words = " ".join(f"--option {word}" for word in options)
@@ -145,7 +136,7 @@ def options_apart(name: object, known: Container[str]) -> str:
 
 
 def scheme_class(name: str) -> type[Scheme]:
-    """The class of a scheme, by name or alias, imported now if it was not."""
+    """The class of a scheme, by name or alias; imported if necessary."""
     record = scheme_record(name)
     if record.name not in _CLASSES:
         module, _, qualname = record.target.partition(":")
@@ -153,15 +144,11 @@ def scheme_class(name: str) -> type[Scheme]:
     return _CLASSES[record.name]
 
 
-def _by_name() -> dict[str, SchemeRecord]:
-    return _names_of(_all())
-
-
-def _names_of(records: dict[str, SchemeRecord]) -> dict[str, SchemeRecord]:
+def _by_name(records: dict[str, SchemeRecord]) -> dict[str, SchemeRecord]:
     return {name: record for record in records.values() for name in (record.name, *record.aliases)}
 
 
-def _all() -> dict[str, SchemeRecord]:
+def _with_plugins() -> dict[str, SchemeRecord]:
     load_entry_points(GROUP, _accept)
     while _UNBUILT:
         name = _UNBUILT.pop()
@@ -171,10 +158,10 @@ def _all() -> dict[str, SchemeRecord]:
 
 
 def _accept(name: str, plugin: object) -> None:
-    """Register what an entry point names, unless its decorator has: a `Scheme` subclass, under the entry's name."""
+    """Register the class of an entry point under the entry's name, unless a decorator has registered it."""
     registered = inspect.ismodule(plugin) or (inspect.isclass(plugin) and "record" in vars(plugin))
     if not registered:
-        register_scheme(name)(plugin)  # type: ignore[type-var]  # validated there
+        register_scheme(name)(plugin)  # type: ignore[type-var]  # `register_scheme` validates it
 
 
 def _registered() -> dict[str, SchemeRecord]:
@@ -195,14 +182,14 @@ def _record(row: dict) -> SchemeRecord:
 
 
 def built_in_records() -> list[dict]:
-    """The records of all modules in `hf_posenc.schemes`, freshly read off their classes."""
+    """Records of all modules in `hf_posenc.schemes`, made from their classes."""
     for module in walk_packages([str(RECORDS.parent)], "hf_posenc.schemes."):
         import_module(module.name)
-    mine = sorted((r for r in _SCHEMES.values() if r.target.startswith("hf_posenc.schemes.")), key=lambda r: r.name)
-    return [json.loads(json.dumps(asdict(replace(r, learned=has_parameters(_CLASSES[r.name]))))) for r in mine]
+    records = sorted((r for r in _SCHEMES.values() if r.target.startswith("hf_posenc.schemes.")), key=lambda r: r.name)
+    return [json.loads(json.dumps(asdict(replace(r, learned=has_parameters(_CLASSES[r.name]))))) for r in records]
 
 
 if __name__ == "__main__":
-    import hf_posenc.schemes.registry as canonical  # this file is __main__: decorators write to the other
+    import hf_posenc.schemes.registry as canonical  # this file is __main__, and decorators write to the other module
 
     RECORDS.write_text(json.dumps(canonical.built_in_records(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -36,27 +36,27 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """As a user writes it."""
+        """Name of the composition, as a user writes it."""
         return "+".join(cls.record.name for cls, _ in self.parts)
 
     @property
     def described(self) -> str:
-        """The name with the options that differ from their defaults: ``yarn(beta_fast=16.0)+logn``."""
-        return "+".join(written(cls.record.name, changed_options(cls, options)) for cls, options in self.parts)
+        """Name with the options that differ from their defaults: ``yarn(beta_fast=16.0)+logn``."""
+        return "+".join(call_text(cls.record.name, changed_options(cls, options)) for cls, options in self.parts)
 
     def with_defaults(self) -> Plan:
-        """The same with every option spelled out that has a default."""
+        """The plan with the default of every option that was not given."""
         return Plan(tuple((cls, {**defaults_of(cls), **options}) for cls, options in self.parts))
 
     def to_json(self) -> list[dict[str, Any]]:
-        """What ``config.json`` holds."""
+        """The plan in the format of ``config.json``."""
         return [{"name": stored_name(cls), "options": options} for cls, options in self.parts]
 
 
 def stored_name(cls: type[Scheme]) -> str:
-    """A scheme's name; for an unregistered class its import path, which no scheme is registered under."""
-    here = f"{cls.__module__}:{cls.__qualname__}"
-    return cls.record.name if cls.record.target == here else here
+    """A scheme's name; an unregistered class has its import path, which cannot be the name of a scheme."""
+    import_path = f"{cls.__module__}:{cls.__qualname__}"
+    return cls.record.name if cls.record.target == import_path else import_path
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ class Layout:
         return of_layer(next(named, self.default), layer, layers)
 
     def representatives(self, layers: int, kinds: Sequence[object] = ()) -> list[int]:
-        """The first layer of each plan in use, on each kind of layer: which a probe of all plans has to cover."""
+        """First layer of each plan in use, for each kind of layer: the layers that a probe of all plans must cover."""
         first: dict[str, int] = {}
         for layer in range(layers):
             first.setdefault(repr((self.plan_of(layer, layers), kinds[layer : layer + 1])), layer)
         return list(first.values())
 
 
-def of_layer(whole: Plan, layer: int, layers: int) -> Plan:
-    """The plan of one layer: patterns of layers, such as iRoPE, are replaced by their scheme for it."""
+def of_layer(composition: Plan, layer: int, layers: int) -> Plan:
+    """The plan of one layer: a pattern of layers, such as iRoPE, is replaced by its scheme for that layer."""
     parts: list[tuple[type[Scheme], dict[str, Any]]] = []
-    for cls, options in whole.parts:
+    for cls, options in composition.parts:
         pattern = getattr(cls, "layers_of", None)
         parts += [(cls, options)] if pattern is None else plan(pattern(layers, **options)[layer]).parts
     return Plan(tuple(parts))
@@ -97,13 +97,13 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
     """Resolve names and check options.
 
     Args:
-        spec: a name, names joined by ``+``, a `Scheme` subclass, ``(name, options)``, or a list of these. Blanks and
-            line ends around a name are no part of it.
-        options: each goes to the one part that takes it.
+        spec: a name, names joined by ``+``, a `Scheme` subclass, ``(name, options)``, or a list of these. Whitespace
+            around a name is ignored.
+        options: each is passed to the part that takes it.
 
     Raises:
-        UnknownScheme, UnknownOption, OptionOutOfRange: as named.
-        CannotCombine: an option that two parts take.
+        UnknownScheme, UnknownOption, OptionOutOfRange: a name or a value is refused.
+        CannotCombine: two parts take the same option, or there are too many parts.
     """
     parts = [(cls, dict(own)) for cls, own in islice(parts_of_spec(spec), MOST_PARTS + 1)]
     if not parts:
@@ -121,10 +121,10 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
                 f"Several schemes of this composition take {name!r}. Say which: scheme=[('name', {{{name!r}: …}}), …]."
             )
         if not takers and len(parts) > 1:
-            known = [option for cls, _ in parts for option in option_names_of(cls)]
+            names = [option for cls, _ in parts for option in option_names_of(cls)]
             raise UnknownOption(
-                f"No scheme of this composition has an option {name!r}.{nearest(name, known)} "
-                f"They take {', '.join(known) or 'none'}."
+                f"No scheme of this composition has an option {name!r}.{nearest(name, names)} "
+                f"They take {', '.join(names) or 'none'}."
             )
         (takers or [parts[0][1]])[0][name] = value
     return Plan(tuple((cls, validated(cls, own)) for cls, own in parts))
@@ -136,15 +136,15 @@ def layout(
     """The plans of a model of ``count`` layers; ``layers`` maps a number or a slice (``"3::4"``) to a scheme.
 
     Raises:
-        OptionOutOfRange: a key that names no layer, or a layer named twice.
+        OptionOutOfRange: a key names no layer, or two keys name the same layer.
     """
     if layers is not None and not isinstance(layers, Mapping):
         raise OptionOutOfRange(
             f'layers must map layers to schemes, got {shown(layers)}. Pass for example {{"3::4": "none"}}.'
         )
-    chosen = {str(key): plan(value) for key, value in (layers or {}).items()}
+    plans = {str(key): plan(value) for key, value in (layers or {}).items()}
     seen: set[int] = set()
-    for key in chosen:
+    for key in plans:
         numbers = set(layer_numbers(key, count))
         if not numbers:
             raise OptionOutOfRange(
@@ -153,11 +153,11 @@ def layout(
         if numbers & seen:
             raise OptionOutOfRange(f"layers names layer {min(numbers & seen)} twice. Keep one of the two keys.")
         seen |= numbers
-    return Layout(plan(spec, options), chosen)
+    return Layout(plan(spec, options), plans)
 
 
 def layer_numbers(key: str, count: int) -> range:
-    """``"3"`` or ``"1::2"`` as layer numbers; empty where it names none. `OptionOutOfRange` if it is neither."""
+    """Layer numbers of a key such as ``"3"`` or ``"1::2"``, perhaps none. Other keys raise `OptionOutOfRange`."""
     fields = key.split(":")
     numbers = [int(field) if NUMBER.fullmatch(field.strip()) else field.strip() for field in fields]
     wrong = any(isinstance(number, str) and (number or len(fields) == 1) for number in numbers)
@@ -174,10 +174,10 @@ def parts_of_spec(spec: SchemeSpec, *, listed: bool = False) -> Iterator[tuple[t
 
     Args:
         spec: as `plan` takes it.
-        listed: whether it stands in a list already; a list in a list is refused.
+        listed: whether ``spec`` is an element of a list; nested lists are refused.
 
     Raises:
-        UnknownScheme: it names none, or is something else.
+        UnknownScheme: ``spec`` names no scheme, or has another type.
     """
     if isinstance(spec, str):
         for name in spec.split("+"):
@@ -199,17 +199,17 @@ def option_names_of(cls: type[Scheme]) -> list[str]:
 
 
 def defaults_of(cls: type[Scheme]) -> dict[str, Any]:
-    """The options of a scheme that have a default, with it."""
+    """Defaults of a scheme's options, by name; options without a default are left out."""
     parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 def changed_options(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options of a scheme that differ from their defaults."""
+    """The options that differ from the defaults of a scheme."""
     defaults = defaults_of(cls)
     return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
 
 
-def written(name: str, options: Mapping[str, Any]) -> str:
-    """A scheme with options as Python writes a call."""
+def call_text(name: str, options: Mapping[str, Any]) -> str:
+    """A scheme with its options, written as a Python call."""
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})" if options else name

@@ -1,9 +1,8 @@
-"""Weights that a formula reads, and that no layer is called with.
+"""Weights that a formula reads directly, without calling a layer.
 
-Other libraries take an `nn.Linear` or `nn.Embedding` for a layer that computes when it is called: PEFT's
-``target_modules="all-linear"`` wraps it, ``torch.ao.quantization.quantize_dynamic`` packs its weight away. A formula
-that reads the weight would go on without the adapter, or find no weight. The classes here have the same parameters,
-under the same names and with the same values at first, and are no layers.
+Other libraries expect that an `nn.Linear` or `nn.Embedding` is called: PEFT's ``target_modules="all-linear"`` wraps it,
+and ``torch.ao.quantization.quantize_dynamic`` replaces its weight. A formula that reads the weight would ignore the
+adapter, or find no weight. The classes here are not layers, but have the same parameters, names and initial values.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from torch import Tensor, nn
 
 
 class LinearWeights(nn.Module):
-    """``weight [outputs, inputs]`` and ``bias [outputs]`` of a linear map, drawn as those of `nn.Linear`."""
+    """``weight [outputs, inputs]`` and ``bias [outputs]`` of a linear map, initialised like `nn.Linear`."""
 
-    bias: Tensor  # or None, which the formula knows
+    bias: Tensor  # or None; the formula that reads it knows which
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -25,7 +24,7 @@ class LinearWeights(nn.Module):
 
     def reset_parameters(self) -> None:
         """Redraw weight and bias."""
-        nn.Linear.reset_parameters(self)  # type: ignore[arg-type]  # which reads these two, and nothing else
+        nn.Linear.reset_parameters(self)  # type: ignore[arg-type]  # it reads only weight and bias
 
     def extra_repr(self) -> str:
         """Sizes, for ``print(model)``."""
@@ -34,7 +33,7 @@ class LinearWeights(nn.Module):
 
 
 class TableWeights(nn.Module):
-    """``weight [rows, width]`` of a table, drawn as that of `nn.Embedding`."""
+    """``weight [rows, width]`` of a table, initialised like `nn.Embedding`."""
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()

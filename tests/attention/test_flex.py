@@ -68,7 +68,7 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
     call = Problem(kind, queries=queries, keys=keys).call()
     i, j = call.ctx.query_positions[0, :, None], call.ctx.key_positions[0]
     for region in call.terms.regions:
-        found = flex_mask.of_block_mask(flex_mask.mask_of(call, None, region.band))
+        found = flex_mask.block_mask_tiles(flex_mask.mask_of(call, None, region.band))
         whole = torch.zeros(-(-queries // 128) * 128, -(-keys // 128) * 128, dtype=torch.bool)
         whole[:queries, :keys] = region.band.holds(i, j) & call.terms.visible.holds(i, j) & (j <= i)
         by_tile = whole.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
@@ -81,7 +81,7 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
     [
         (Problem("content"), "a bias that needs queries and keys"),
         (Problem("rows"), "a rotation that differs by row"),
-        (Problem("values"), "what position adds to the values"),
+        (Problem("values"), "a positional term of the values"),
         (Problem("toeplitz", dropout=0.1), "dropout"),
         (Problem("toeplitz", grad=True), "gradients on the CPU"),
         (Problem("learned table", grad=True), "gradients on the CPU"),
@@ -144,7 +144,7 @@ def pairs_of(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def test_tiles_of_a_band(band: Band, positions_kind: str) -> None:
     """No seen pair is outside, no hidden one inside; in steps of one nothing is visited in vain."""
     positions = POSITIONS[positions_kind]
-    found = flex_mask.of_band(band, positions, positions, SIZE)
+    found = flex_mask.band_tiles(band, positions, positions, SIZE)
     some, every = pairs_of(band.holds(positions[:, :, None], positions[:, None, :]))
     assert not (some & ~found.some[:, 0]).any()
     assert not (found.every[:, 0] & ~every).any()
@@ -161,9 +161,9 @@ def test_round_trip() -> None:
     def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         return band.holds(q, kv)
 
-    ours = flex_mask.block_mask(flex_mask.of_band(band, positions, positions), visible, (length, length))
+    ours = flex_mask.block_mask(flex_mask.band_tiles(band, positions, positions), visible, (length, length))
     theirs = create_block_mask(visible, None, None, length, length, device="cpu")
     assert ours.shape == theirs.shape
     assert torch.equal(ours.to_dense(), theirs.to_dense())
-    assert torch.equal(flex_mask.of_block_mask(ours).every, flex_mask.of_block_mask(theirs).every)
+    assert torch.equal(flex_mask.block_mask_tiles(ours).every, flex_mask.block_mask_tiles(theirs).every)
     assert torch.equal(ours.q_num_blocks + ours.full_q_num_blocks, theirs.q_num_blocks + theirs.full_q_num_blocks)

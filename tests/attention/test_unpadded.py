@@ -91,8 +91,8 @@ def test_a_chunk_whose_mask_hides_nothing(kind: str, mask_kind: str, monkeypatch
     """Behind a cache transformers makes a mask of causality alone: terms of all keys are computed without it."""
     problem = Problem(kind, queries=LENGTH, keys=150, mask_kind=mask_kind)
     seen = []
-    prepared = dispatch._prepared
-    monkeypatch.setattr(dispatch, "_prepared", lambda call: seen.append(call.mask) or prepared(call))
+    prepared = dispatch._prepare_route
+    monkeypatch.setattr(dispatch, "_prepare_route", lambda call: seen.append(call.mask) or prepared(call))
     with torch.no_grad():
         assert problem.deviation() <= problem.limit
     assert seen == [None]

@@ -29,7 +29,7 @@ from .case_lists import ALL_CASES, QUICK
 @pytest.mark.parametrize("case", QUICK[::2], ids=str)
 def test_compiled_equals_eager(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every second scheme of those with hooks of their own, as the first call of a process; the matrix has all."""
-    monkeypatch.setattr(validate_inputs, "_NAMES", {})
+    monkeypatch.setattr(validate_inputs, "_PARAMETERS", {})
     deviation = CHECKS["torch_compile"](case)
     assert not deviation.failed, deviation
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Layout, Rotation
-from hf_posenc.core.rotation import AHEAD, MOST, CosSinCache, Table, rotate, rotate_halves_into, rotate_into, table
+from hf_posenc.core.rotation import AHEAD, MAX_SPANS, CosSinCache, Table, rotate, rotate_halves_into, rotate_into, table
 
 FREQUENCIES = (1.0, 0.3, 0.01)
 
@@ -102,10 +102,10 @@ def test_tables_are_kept_by_use_and_first_position() -> None:
 
 def test_uses_that_never_come_back_are_not_kept_for_ever() -> None:
     tables, make = CosSinCache(), Counted()
-    for use in range(3 * MOST):
+    for use in range(3 * MAX_SPANS):
         tables.rows(use, 0, 4, CPU, make)
-    assert len(make.made) == 3 * MOST
-    assert len(tables.spans) <= MOST
+    assert len(make.made) == 3 * MAX_SPANS
+    assert len(tables.spans) <= MAX_SPANS
 
 
 def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:

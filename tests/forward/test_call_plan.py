@@ -19,7 +19,7 @@ from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.forward import call_plan
-from hf_posenc.forward.keys_in_reach import written_alone
+from hf_posenc.forward.keys_in_reach import without_unwritten_keys
 from hf_posenc.forward.positions import ForwardContext
 from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer
 
@@ -50,7 +50,7 @@ def test_a_shared_plan_changes_nothing(scheme: str, monkeypatch: pytest.MonkeyPa
         return [model(tokens, past_key_values=cache).logits for tokens in (text(CACHED), text(1), text(7))]
 
     shared = logits()
-    monkeypatch.setattr(call_plan, "share", lambda plan, **others: None)
+    monkeypatch.setattr(call_plan, "evaluate_shared", lambda plan, **others: None)
     assert all(torch.equal(one, two) for one, two in zip(shared, logits(), strict=True))
 
 
@@ -133,7 +133,7 @@ def test_empty_places_of_a_cache_are_left_out(kind: torch.dtype, hidden: int | N
     if hidden is not None:
         visible[hidden] = False
     mask = visible if kind == torch.bool else torch.zeros(10).masked_fill(~visible, -1e30)
-    found, cut = written_alone(mask[None, None, None], ctx, 6)
+    found, cut = without_unwritten_keys(mask[None, None, None], ctx, 6)
     assert torch.equal(cut.key_positions, positions[:, :6])
     assert (found is None) == (hidden is None)
     assert found is None or torch.equal(found, mask[None, None, None, :6])

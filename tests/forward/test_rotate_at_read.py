@@ -20,7 +20,7 @@ from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.forward import rotate_decode
 from hf_posenc.forward.rotate_decode import DecodeRotation
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
-from hf_posenc.forward.shared_terms import FixedPart, fixed_part
+from hf_posenc.forward.shared_terms import SchemeTraits, scheme_traits
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import check_one_key
 from hf_posenc.schemes.remap.rerope import ReRoPE
@@ -161,8 +161,8 @@ def scheme_of(name: str, **options: Any) -> Scheme:
     return patch_model(tiny_model("llama"), name, factor=4, **options).model.layers[0].self_attn.scheme
 
 
-def fixed(scheme: Scheme) -> FixedPart:
-    return fixed_part(scheme, True)
+def traits(scheme: Scheme) -> SchemeTraits:
+    return scheme_traits(scheme, True)
 
 
 def at(position: int) -> PositionContext:
@@ -178,7 +178,7 @@ def drawn(heads: int, length: int = 1, batch: int = 2) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_same_bits_as_region_by_region(name: str, dtype: torch.dtype) -> None:
     scheme = scheme_of(name)
-    rotation = fixed(scheme).rotation
+    rotation = traits(scheme).rotation
     assert isinstance(rotation, DecodeRotation)
     q, k, v = (drawn(heads).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS))
     for position in (3, 70, 40):
@@ -207,7 +207,7 @@ class ByPosition(Scheme):
 
 @pytest.mark.parametrize("hold", [True, False])
 def test_regions_of_one_call_are_not_kept(hold: bool) -> None:
-    found = fixed(ByPosition(scheme_of("rope"), hold=hold))
+    found = traits(ByPosition(scheme_of("rope"), hold=hold))
     assert found.terms is None
     assert found.rotation is None
 
@@ -225,9 +225,9 @@ class WithSink(Scheme):
 
 
 def test_tensors_are_not_kept() -> None:
-    assert fixed(WithSink(scheme_of("rope"))).terms is None
+    assert traits(WithSink(scheme_of("rope"))).terms is None
 
 
 @pytest.mark.parametrize("name", ["alibi", "logn", "t5", "fox", "deberta", "xpos", "rope+rerope+alibi"])
 def test_terms_of_one_call_are_not_kept(name: str) -> None:
-    assert fixed(scheme_of(name)).terms is None
+    assert traits(scheme_of(name)).terms is None

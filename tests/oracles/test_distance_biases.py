@@ -267,7 +267,7 @@ def test_values_and_gradients_are_those_of_the_layers(causal: bool) -> None:
         positions = torch.arange(70)[None]
         reach = positions if causal else torch.full((1, 1), 69)
         distance = positions[:, :, None] - positions[:, None]
-        ours = scheme.of(distance, reach)
+        ours = scheme.bias_at(distance, reach)
         assert (ours[0].detach() - definition(scheme, 70, causal=causal)).abs().max() < 1e-5
         threshold = (scheme.multiplier * scheme.tau).abs()
         fraction = scheme.psi(distance.abs()) / (scheme.psi(reach.float().maximum(threshold))[..., None] + scheme.eps)
@@ -312,7 +312,7 @@ def test_no_parameter_value_gives_infinity(spoil: str) -> None:
             for name in ("c", "multiplier") if spoil == "both" else (spoil,):
                 getattr(scheme, name).fill_(value)
         positions = torch.tensor([[0, 1, 10**6 - 1, 10**6]])
-        bias = scheme.of(positions[:, :, None] - positions[:, None], positions)
+        bias = scheme.bias_at(positions[:, :, None] - positions[:, None], positions)
         assert bias.isfinite().all()
         grads = torch.autograd.grad(bias.sum(), list(scheme.parameters()))
         assert all(grad.isfinite().all() for grad in grads)

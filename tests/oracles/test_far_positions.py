@@ -82,7 +82,7 @@ def test_control_a_rounded_bias_is_another_model(cast: str, monkeypatch: pytest.
     def rounded(slopes: torch.Tensor, ctx: PositionContext) -> KeyBias:
         return KeyBias(CASTS[cast](slopes[:, None] * ctx.key_positions.double()[:, None, :]), slopes)
 
-    monkeypatch.setattr(alibi, "_of_keys", rounded)
+    monkeypatch.setattr(alibi, "_key_bias", rounded)
     ids, positions = models.text(LENGTH), torch.arange(LENGTH) + FAR[-1]
     model = patch_model(models.llama(), "alibi", factor=LENGTH / TRAINED, **OPTIONS["given"])
     found = model(ids[None], use_cache=False, **at(positions)).logits[0].double()

@@ -120,16 +120,26 @@ def test_a_scaled_model_is_rounded_as_it_is() -> None:
         assert scheme_of(patched).logit_scale() == pytest.approx((0.1 * math.log(4) + 1) ** 2)
 
 
-def test_rounding_keeps_regions_and_rows_of_lengths() -> None:
-    """Two tables of LongRoPE, and the rotations of dynamic NTK, are rounded each."""
-    long = scheme_of(patch_model(models.llama(), "longrope+resonance", factor=FACTOR))
-    for region in long.regions(None):
-        turns = 2 * math.pi / torch.tensor(region.rotation.frequencies, dtype=torch.float64)
-        assert (turns - turns.round()).abs().max() < 1e-6
-    rows = scheme_of(patch_model(models.llama(), "dynamic_ntk+resonance", factor=FACTOR)).row_rotation()
-    found = torch.tensor(rows.rotation_of(LONG).frequencies, dtype=torch.float64)
-    base = 10_000.0 * FACTOR ** (HEAD_DIM / (HEAD_DIM - 2))
-    assert (found / whole(naive.rope(HEAD_DIM, base)) - 1).abs().max() < 1e-9
+def of_length(length: int) -> Tensor:
+    """Frequencies of dynamic NTK."""
+    stretch = max(length, TRAINED) / TRAINED
+    return naive.rope(HEAD_DIM, 10_000.0 * stretch ** (HEAD_DIM / (HEAD_DIM - 2)))
+
+
+def test_rotations_of_rows_are_rounded_each() -> None:
+    """Those of dynamic NTK, one a length, and both tables of LongRoPE; also with a KV cache."""
+    ids, text = models.text(LONG), naive.causal(LONG)
+    dynamic = torch.stack([of_length(i + 1) for i in range(LONG)])
+    both = by_row(text, SHORT, LONGER, FACTOR)
+    rows = {"dynamic_ntk": replace(text, frequencies=dynamic), "longrope": both}
+    for scheme, unrounded in rows.items():
+        rounded = naive.llama(models.llama(), ids, replace(unrounded, frequencies=whole(unrounded.frequencies)))
+        options = FACTORS if scheme == "longrope" else {}
+        patched = patch_model(models.llama(), f"{scheme}+resonance", factor=FACTOR, **options)
+        cached = models.in_pieces(patched, ids[None], TRAINED + 3, LONG - 2)[0].double()
+        for found in (models.logits(patched, ids), cached):
+            assert (found - rounded).abs().max() <= LIMIT
+        assert (naive.llama(models.llama(), ids, unrounded) - rounded).abs().max() > 100 * LIMIT  # control
 
 
 def test_angles_repeat_exactly_after_a_wavelength() -> None:

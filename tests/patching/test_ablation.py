@@ -76,7 +76,7 @@ def unscaled(self: Any, call: Any, host: Any, cache: Any) -> Any:
 
 
 def unprepared(self: Any, plan: Any, ctx: Any, q: Any, k: Any, v: Any) -> Any:
-    return PatchedAttention._rotate(self, replace(plan, fixed=replace(plan.fixed, prepares=False)), ctx, q, k, v)
+    return PatchedAttention._rotate(self, replace(plan, traits=replace(plan.traits, prepares=False)), ctx, q, k, v)
 
 
 def unrotated(self: Any, plan: Any, ctx: Any, q: Any, k: Any, v: Any) -> Any:

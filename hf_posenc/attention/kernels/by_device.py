@@ -1,6 +1,6 @@
-"""Kernels that return the log-sum-exp of every query, which merging partial results needs: one per device.
+"""The kernel of each device that returns the log-sum-exp of every query, as merging partial outputs requires.
 
-Each has `usable`, `attend` and `gradient` with the same arguments, of which ``mask`` is `Added`.
+Each kernel module has `usable`, `attend` and `gradient` with equal arguments; ``mask`` is a `MaskOrWindow`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from hf_posenc.attention.kernels import flash_cpu, flash_cuda
 
-Added = Tensor | int | None
-"""On the CPU a float32 mask that is added to the scores. A CUDA kernel takes no such mask but a window: a number n,
-with causality, stands for a query's own key and the n − 1 before it."""
+MaskOrWindow = Tensor | int | None
+"""On the CPU a float32 mask that is added to the scores. CUDA kernels take a window instead: a number n stands
+for a query's own key and the n − 1 keys before it, under causality."""
 
 BY_DEVICE: dict[str, ModuleType] = {"cpu": flash_cpu, "cuda": flash_cuda}
 
 
-def of(tensor: Tensor) -> ModuleType:
+def kernel_of(tensor: Tensor) -> ModuleType:
     """The kernel of a tensor's device."""
     return BY_DEVICE[tensor.device.type]
 
@@ -31,5 +31,5 @@ def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def on_cuda(device: torch.device) -> bool:
-    """Whether the kernels of a device are those of CUDA, which take windows (and no mask)."""
+    """Whether a device uses the CUDA kernels, which take a window instead of a mask."""
     return BY_DEVICE.get(device.type) is flash_cuda

@@ -1,9 +1,8 @@
-"""The package flash-attn, for users who chose it as their backend: linear biases and windows.
+"""Attention by the package flash-attn, for users who chose it as their backend: linear biases and windows.
 
     score[i, j] = q_i · k_j · scaling − m_h |i − j|,     −left ≤ j − i ≤ right
 
-All other terms are refused. Slopes are constants without gradient. Slopes need version 2 of the package; windows need
-no particular version.
+All other terms are refused. Slopes get no gradient, and need version 2 of the package.
 
 Dao 2023, "FlashAttention-2", arXiv:2307.08691; `flash_attn.flash_attn_func`.
 """
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hf_posenc.attention.call import AttentionCall, unseen_ahead
+from hf_posenc.attention.call import AttentionCall, causal_band
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import BlockBias
 from hf_posenc.errors import BackendCannotCarry
@@ -26,11 +25,11 @@ BACKENDS = ("flash_attention_2",)
 
 
 def attend(call: AttentionCall, real: Tensor | None) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``.
+    """Attention output ``[batch, heads, query, value_dim]``.
 
     Args:
-        call: its own ``mask`` is not used.
-        real: which keys are no padding, ``[batch, key]``; None where all are real.
+        call: the attention call; its ``mask`` is ignored.
+        real: True for keys that are not padding, ``[batch, key]``; None if there is no padding.
 
     Raises:
         BackendCannotCarry: the package is not installed, or cannot compute the call.
@@ -44,12 +43,12 @@ def attend(call: AttentionCall, real: Tensor | None) -> Tensor:
         "dropout_p": call.dropout,
         "softmax_scale": call.scale,
         "causal": call.ctx.causal,
-        "window_size": window_of(unseen_ahead(call.terms.visible, call.ctx.causal)),
+        "window_size": window_of(causal_band(call.terms.visible, call.ctx.causal)),
         "alibi_slopes": slopes_of(call),
     }
     query, key, value = (x.transpose(1, 2) for x in (call.queries[0], call.keys[0], call.values))
     if real is None:
-        return function("flash_attn_func")(query, key, value, **settings).transpose(1, 2)
+        return package_function("flash_attn_func")(query, key, value, **settings).transpose(1, 2)
     return unpadded(query, key, value, real, settings).transpose(1, 2)
 
 
@@ -65,7 +64,7 @@ def unable(call: AttentionCall, real: Tensor | None) -> str | None:
         "a window of chunks or of some rows only": terms.visible != Band(terms.visible.nearest, terms.visible.farthest),
         "a window that hides a row's own key": (terms.visible.nearest or 0) > 0,
         "a linear bias or a window of texts packed into one row": real is None and not in_order(call),
-        "this without the package flash-attn, which is not installed": function("flash_attn_func") is None,
+        "this without the package flash-attn, which is not installed": package_function("flash_attn_func") is None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -75,12 +74,12 @@ def in_order(call: AttentionCall) -> bool:
     if call.ctx.contiguous:
         return True
     keys, queries = call.ctx.key_positions, call.ctx.query_positions
-    last = keys[:, -queries.shape[1] :]
-    return bool((keys.diff(dim=-1) == 1).all()) and bool((queries == last).all())
+    newest = keys[:, -queries.shape[1] :]
+    return bool((keys.diff(dim=-1) == 1).all()) and bool((queries == newest).all())
 
 
 def slopes_of(call: AttentionCall) -> Tensor | None:
-    """Slopes of all linear biases together, float32 ``[heads]``; None where there is none."""
+    """Sum of the slopes of all linear biases, float32 ``[heads]``; None without a bias."""
     if not call.terms.bias:
         return None
     total: Tensor = sum(b.slopes for b in call.terms.bias)  # type: ignore[union-attr, misc, assignment]
@@ -88,7 +87,7 @@ def slopes_of(call: AttentionCall) -> Tensor | None:
 
 
 def window_of(band: Band) -> tuple[int, int]:
-    """Visible keys to the left and to the right of a query's own; −1 is no bound."""
+    """Numbers of visible keys to the left and to the right of a query's own key; −1 for no bound."""
     if band == EVERYTHING:
         return -1, -1
     left = -1 if band.farthest is None else band.farthest - 1
@@ -96,8 +95,8 @@ def window_of(band: Band) -> tuple[int, int]:
     return left, right
 
 
-def function(name: str) -> Any:
-    """A function of the installed package; None where there is none."""
+def package_function(name: str) -> Any:
+    """A function of the installed package; None if the package does not have it or is not installed."""
     try:
         return getattr(importlib.import_module("flash_attn"), name, None)
     except ImportError:
@@ -105,18 +104,18 @@ def function(name: str) -> Any:
 
 
 def unpadded(query: Tensor, key: Tensor, value: Tensor, real: Tensor, settings: dict[str, Any]) -> Tensor:
-    """Attend to unpadded tokens only; outputs at padding are zeros. ``[batch, query, heads, value_dim]``."""
+    """Attention output ``[batch, query, heads, value_dim]`` of the unpadded tokens; zeros at padding."""
     key, value, real = key[:, : real.shape[1]], value[:, : real.shape[1]], real.bool()
     rows = real[:, real.shape[1] - query.shape[1] :]
-    (ends_q, most_q), (ends_k, most_k) = ends(rows), ends(real)
-    mixed = function("flash_attn_varlen_func")(
-        query[rows], key[real], value[real], ends_q, ends_k, most_q, most_k, **settings
+    (ends_q, longest_q), (ends_k, longest_k) = cumulative_lengths(rows), cumulative_lengths(real)
+    packed = package_function("flash_attn_varlen_func")(
+        query[rows], key[real], value[real], ends_q, ends_k, longest_q, longest_k, **settings
     )
     out = query.new_zeros(*query.shape[:-1], value.shape[-1])
-    return out.masked_scatter(rows[..., None, None], mixed)
+    return out.masked_scatter(rows[..., None, None], packed)
 
 
-def ends(real: Tensor) -> tuple[Tensor, int]:
-    """Cumulative lengths of the sequences without padding, int32 from 0 on; and the longest length."""
+def cumulative_lengths(real: Tensor) -> tuple[Tensor, int]:
+    """Cumulative lengths of the sequences without padding, int32, starting with 0; and the longest length."""
     lengths = real.sum(-1, dtype=torch.int32)
     return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())

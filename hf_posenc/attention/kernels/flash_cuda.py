@@ -3,9 +3,9 @@
     float16, bfloat16    flash attention
     float32              memory-efficient attention, which needs a key head for every query head
 
-Both operators are private. Before the first call of a kind (dtype, head dimension, device) each is compared with the
-formula on a small example, forward and backward; where it differs or fails, a warning is issued once, and callers use
-their public fallback. ``HF_POSENC_NO_PRIVATE_OPS=1`` switches them off.
+Both operators are private. Before its first call with a dtype, head dimension and device, an operator is compared with
+the formula on a small example, forward and backward. If it differs or fails, a warning is issued once, and callers use
+their public fallback. ``HF_POSENC_NO_PRIVATE_OPS=1`` switches both off.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ flash_backward = getattr(aten, "_flash_attention_backward", None)
 efficient_forward = getattr(aten, "_efficient_attention_forward", None)
 efficient_backward = getattr(aten, "_efficient_attention_backward", None)
 
-WIDEST = 256  # channels of a head; beyond, flash attention has no kernel
-ALLOWED = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3}  # of the largest entry; float32 may be TF32
-FROM_TOP_LEFT = 1  # the efficient kernel's number of that causality
+WIDEST = 256  # channels of a head; flash attention has no kernel for more
+ALLOWED = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3}  # relative errors; float32 may be TF32
+FROM_TOP_LEFT = 1  # the efficient kernel's code for a causal mask aligned at the upper left
 
 
 def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether these tensors can go through one of the operators."""
+    """Whether one of the operators can compute these tensors."""
     dim = query.shape[-1]
     return (
         query.dtype in ALLOWED
@@ -70,7 +70,7 @@ def _give_up(dtype: torch.dtype, dim: int, device: str, reason: str) -> bool:
 
 
 def warn_of_unused(kernel: str, use: str, dtype: torch.dtype, dim: int, device: str, reason: str) -> None:
-    """Say that a kernel of PyTorch is not used, and why."""
+    """Warn that a kernel of PyTorch is not used, and say why."""
     warnings.warn(
         f"PyTorch's {kernel} for {dtype} with {dim} channels a head on {device} is not used for {use}: {reason}. "
         "A slower route with the same result is used.",
@@ -86,9 +86,10 @@ def attend(
 
     Args:
         query: ``[batch, heads, query, dim]``.
-        key: ``[batch, kv_heads, key, dim]``; ``value`` likewise.
-        causal: a square below its own diagonal.
-        mask: number of keys visible to a query of a causal square, its own included: a window.
+        key: ``[batch, kv_heads, key, dim]``.
+        value: ``[batch, kv_heads, key, dim]``.
+        causal: whether query i sees keys 0 to i only.
+        mask: window under causality: number of keys visible to a query, its own included.
         scale: factor of q · k.
     """
     rows, keys = query.shape[2], key.shape[2]
@@ -124,18 +125,18 @@ def gradient(
     grad, query, key, value, out = channels_inner(grad, query, key, value, out)
     if query.dtype != torch.float32:
         g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, key, value, out))
-        # The generator state of dropout, which is not used.
+        # State of the dropout generator; unused, as there is no dropout.
         seed, offset = (torch.zeros(n, dtype=torch.uint64, device=query.device) for n in (2, 0))
-        found = flash_backward(  # type: ignore[misc]
+        gradients = flash_backward(  # type: ignore[misc]
             g, q, k, v, o, lse.contiguous(), None, None, rows, keys, 0.0, causal, seed, offset,
             scale=scale, **_reach(mask),
         )  # fmt: skip
-        return tuple(x.transpose(1, 2) for x in found)
+        return tuple(x.transpose(1, 2) for x in gradients)
     g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, *repeated(query, key, value), out))
-    whole = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)  # padding rows have weight 0
-    none = torch.zeros((), dtype=torch.long, device=query.device)
+    padded_lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)  # padding rows have weight 0
+    no_dropout = torch.zeros((), dtype=torch.long, device=query.device)
     dq, dk, dv, _ = efficient_backward(  # type: ignore[misc]
-        g, q, k, v, None, o.contiguous(), None, None, rows, keys, whole.contiguous(), 0.0, none, none,
+        g, q, k, v, None, o.contiguous(), None, None, rows, keys, padded_lse.contiguous(), 0.0, no_dropout, no_dropout,
         FROM_TOP_LEFT if causal else 0, False, scale=scale, **_size(mask),
     )  # fmt: skip
     dk, dv = (x.transpose(1, 2).unflatten(1, (kv_heads, -1)).sum(2) for x in (dk, dv))
@@ -151,29 +152,30 @@ def _size(window: int | None) -> dict[str, int]:
 
 
 def _deviations(dtype: torch.dtype, dim: int, device: str) -> list[float]:
-    """Deviations of output, log-sum-exp, gradients from the formula in three calls, relative to the largest entry."""
+    """Relative deviations of output, log-sum-exp and gradients from the formula, in three example calls."""
     draw = torch.Generator().manual_seed(0)
-    found = []
+    deviations = []
     for rows, causal, window in ((150, True, 37), (150, True, None), (70, False, None)):
         shapes = ((1, 4, rows, dim), (1, 2, 150, dim), (1, 2, 150, dim), (1, 4, rows, dim))
-        q, k, v, g = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
+        q, k, v, grad = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
         settings = {"causal": causal, "scale": 1.5 / math.sqrt(dim), "mask": window}
         out, lse = attend(q, k, v, **settings)  # type: ignore[arg-type]
-        ours = (out, lse, *gradient(g, q, k, v, out, lse, **settings))  # type: ignore[arg-type]
-        found += [relative_gap(one, two) for one, two in zip(ours, _formula(q, k, v, g, **settings), strict=True)]  # type: ignore[arg-type]
-    return found
+        results = (out, lse, *gradient(grad, q, k, v, out, lse, **settings))  # type: ignore[arg-type]
+        expected = _formula(q, k, v, grad, **settings)  # type: ignore[arg-type]
+        deviations += [relative_gap(*pair) for pair in zip(results, expected, strict=True)]
+    return deviations
 
 
-def relative_gap(one: Tensor, two: Tensor) -> float:
-    """Largest difference from a float64 tensor, relative to its largest entry; infinite where it is no number."""
-    deviation = (one.double() - two).abs().max() / two.abs().max()
+def relative_gap(result: Tensor, exact: Tensor) -> float:
+    """Largest difference from a float64 tensor, relative to its largest entry; infinite if that is not finite."""
+    deviation = (result.double() - exact).abs().max() / exact.abs().max()
     return float(deviation) if bool(deviation.isfinite()) else math.inf
 
 
 def _formula(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, causal: bool, mask: int | None, scale: float
 ) -> tuple[Tensor, ...]:
-    """Output, log-sum-exp and the three gradients, float64."""
+    """Output, log-sum-exp and gradients of query, key and value by the formula, float64."""
     with torch.enable_grad():
         leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
         query, key, value = leaves[0], *repeated(*leaves)

@@ -1,4 +1,4 @@
-"""Cut bands of query-key pairs into rectangles for the kernel.
+"""Cut bands of query-key pairs into rectangles and causal squares for the kernel.
 
     distance    near band: blocks of queries along the diagonal; far: {i − j ≥ w} is itself a causal square
     first keys  a column for the queries that are far enough
@@ -28,23 +28,25 @@ Cut = Callable[[int, Band, int, int, torch.device], Iterator[PartialAttention]]
 
 
 def bands_of(call: AttentionCall) -> list[Band]:
-    """One band per region; the window where there are no regions."""
+    """The band of each region; without regions, the window."""
     if call.terms.split:
         return [region.band for region in call.terms.regions]
     return [call.terms.visible]
 
 
-def by_window(band: Band) -> bool:
-    """Whether a window depends on distance alone and includes a query's own key."""
-    return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
+def is_window(band: Band) -> bool:
+    """Whether a band depends on distance alone and includes a query's own key, so that no query is without a key."""
+    own = (band.nearest is None or band.nearest <= 0) and (band.farthest is None or band.farthest > 0)
+    return own and band.is_of_distances
 
 
 def can_split(call: AttentionCall) -> bool:
-    """Whether a decoder's call has regions that can be cut, or a window, and no other terms than a sink."""
+    """Whether a decoder's call has regions that can be cut, or a bounded window, and no other terms except a sink."""
     terms = call.terms
+    window = terms.visible.farthest is not None and is_window(terms.visible)
     return (
         call.ctx.causal
-        and (terms.only("regions", "sink") or (terms.only("visible", "sink") and by_window(terms.visible)))
+        and (terms.only("regions", "sink") or (terms.only("visible", "sink") and window))
         and None not in [cut_of(region.band) for region in terms.regions]
         and (by_distance(terms.regions) or one_start(call))
     )
@@ -53,14 +55,14 @@ def can_split(call: AttentionCall) -> bool:
 def by_distance(regions: Iterable[Region]) -> bool:
     """Whether no region depends on the first position of a sequence."""
     for region in regions:
-        band = region.band  # `Band.is_of_distances` without a call, as this is asked for every decoded token
+        band = region.band  # `Band.is_of_distances` inlined, because every decoded token asks this
         if band.chunk != 1 or not (band.rows_from is band.rows_until is band.keys_until is None):
             return False
     return True
 
 
 def cut_of(band: Band) -> Cut | None:
-    """The function that splits regions of this kind; None where there is none."""
+    """The function that cuts regions of this kind; None if no function can."""
     bounded = band.nearest is not None or band.farthest is not None
     by_row = band.rows_from is not None or band.rows_until is not None
     if band.chunk > 1 and bounded and not by_row and band.keys_until is None:
@@ -77,7 +79,7 @@ def cut_of(band: Band) -> Cut | None:
 def along_diagonal(
     number: int, band: Band, start: int, length: int, device: torch.device
 ) -> Iterator[PartialAttention]:
-    """A band next to the diagonal, split into keys visible to whole blocks of queries, and edges in smaller blocks.
+    """A band next to the diagonal: keys visible to whole blocks of queries, and masked edges in smaller blocks.
 
     A mask costs a sixth of the time, and small blocks a fifth, but every masked pair is wasted computation.
     """
@@ -92,18 +94,18 @@ def along_diagonal(
         high = first - nearest + 1
         if high - low >= BLOCK:
             yield PartialAttention(number, slice(first, end), slice(low, high))
-        else:  # too few keys are visible to all of them: one slice for each smaller block
+        else:  # too few keys are visible to the whole block: the smaller blocks take them all
             low, high = 0, 0
-        for here in range(first, end, EDGE):
-            rows = slice(here, min(here + EDGE, end))
+        for edge_start in range(first, end, EDGE):
+            rows = slice(edge_start, min(edge_start + EDGE, end))
             yield from edge.parts(rows, 0, low)
             yield from edge.parts(rows, high, length)
 
 
 class Edge:
-    """Partials of blocks of queries under a mask; equal masks are made once.
+    """Masked partials of blocks of queries at the edges of a band; equal masks are made once.
 
-    Masked entries are the lowest float, not −∞: a query without visible keys then has weight 0 in the merge.
+    Masked entries are the lowest float, not −∞, so that a query without visible keys has weight 0 in the merge.
     """
 
     def __init__(self, number: int, band: Band, device: torch.device) -> None:
@@ -111,7 +113,7 @@ class Edge:
         self.masks: dict[tuple[int, int, int], Tensor] = {}
 
     def parts(self, rows: slice, low: int, high: int) -> Iterator[PartialAttention]:
-        """At most one partial: the keys from ``low`` to ``high`` visible to any of the queries."""
+        """At most one partial: the keys in ``low … high`` that are visible to some of the queries."""
         near, far = self.band.nearest or 0, self.band.farthest
         low = low if far is None else max(low, rows.start - far + 1)
         high = min(high, rows.stop - near)
@@ -119,20 +121,20 @@ class Edge:
             yield PartialAttention(self.number, rows, slice(low, high), mask=self.mask(rows, low, high))
 
     def mask(self, rows: slice, low: int, high: int) -> Tensor:
-        """0 where a key is visible; float32, as the kernel adds it."""
-        place = (rows.stop - rows.start, low - rows.start, high - rows.start)
-        if place not in self.masks:
+        """Mask that the kernel adds to the scores, float32: 0 for visible keys."""
+        offsets = (rows.stop - rows.start, low - rows.start, high - rows.start)
+        if offsets not in self.masks:
             i = torch.arange(rows.stop - rows.start, device=self.device)[:, None]
             j = torch.arange(low - rows.start, high - rows.start, device=self.device)
             hidden = ~self.band.holds(i, j)
-            self.masks[place] = torch.zeros(hidden.shape, device=self.device).masked_fill(
+            self.masks[offsets] = torch.zeros(hidden.shape, device=self.device).masked_fill(
                 hidden, torch.finfo(torch.float32).min
             )[None, None]
-        return self.masks[place]
+        return self.masks[offsets]
 
 
 def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
-    """All pairs from some distance on."""
+    """All pairs from some distance on: one causal square."""
     nearest = band.nearest or 0
     if length > nearest:
         yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), causal=True)
@@ -150,7 +152,7 @@ def first_keys(number: int, band: Band, start: int, length: int, device: torch.d
 
 
 def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
-    """Chunk by chunk of the queries: the keys of the earlier chunks within the band, and its own square."""
+    """For each chunk of queries: the keys of earlier chunks within the band, and the chunk's own causal square."""
     chunk, nearest = band.chunk, max(0, band.nearest or 0)
     for c in range(start // chunk, (start + length - 1) // chunk + 1):
         rows = slice(max(0, c * chunk - start), min(length, (c + 1) * chunk - start))
@@ -163,7 +165,7 @@ def by_chunks(number: int, band: Band, start: int, length: int, device: torch.de
 
 
 def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
-    """A range of queries with all keys up to them, or up to some distance before them."""
+    """A range of queries with all keys up to their own positions, or up to some distance before them."""
     nearest = max(0, band.nearest or 0)
     first = max(nearest, (band.rows_from or 0) - start)
     last = length if band.rows_until is None else min(length, band.rows_until - start)
@@ -175,7 +177,7 @@ def by_rows(number: int, band: Band, start: int, length: int, device: torch.devi
 
 
 def of_last_rows(cuts: Iterable[PartialAttention], first: int) -> Iterator[PartialAttention]:
-    """Restrict the partials of a square to its queries from ``first`` on, renumbered from there."""
+    """Restrict the partials of a square to the queries from ``first`` on, and number these from 0."""
     for part in cuts:
         skipped = max(0, first - part.rows.start)
         rows = slice(part.rows.start + skipped - first, part.rows.stop - first)
@@ -190,13 +192,13 @@ def of_last_rows(cuts: Iterable[PartialAttention], first: int) -> Iterator[Parti
 
 
 def keys_of_row(band: Band, start: int, row: int) -> slice:
-    """The slice of keys visible in a region to one query, at index ``row``."""
-    low, high, place = 0, row + 1, start + row
-    if (band.rows_from is not None and place < band.rows_from) or (
-        band.rows_until is not None and place >= band.rows_until
+    """The slice of keys that the query at index ``row`` sees in a band."""
+    low, high, position = 0, row + 1, start + row
+    if (band.rows_from is not None and position < band.rows_from) or (
+        band.rows_until is not None and position >= band.rows_until
     ):
         return slice(0, 0)
-    chunk = place // band.chunk
+    chunk = position // band.chunk
     if band.farthest is not None:
         low = max(low, (chunk - band.farthest + 1) * band.chunk - start)
     if band.nearest is not None:
@@ -207,7 +209,7 @@ def keys_of_row(band: Band, start: int, row: int) -> slice:
 
 
 def seen_by_newest(call: AttentionCall) -> list[tuple[int, slice]]:
-    """Number of each band in which the newest query sees a key, and the slice of these keys."""
+    """Number of each band in which the newest query sees keys, and the slice of these keys."""
     start, row = start_of(call), call.key_length - 1
     seen = [(number, keys_of_row(band, start, row)) for number, band in enumerate(bands_of(call))]
     return [(number, keys) for number, keys in seen if keys.stop > keys.start]
@@ -220,12 +222,12 @@ def one_start(call: AttentionCall) -> bool:
 
 
 def start_of(call: AttentionCall) -> int:
-    """Position of the first key; 0 where nothing depends on it."""
+    """Position of the first key; 0 if no region depends on it."""
     return 0 if by_distance(call.terms.regions) else first_key(call)
 
 
 def first_key(call: AttentionCall) -> int:
-    """Position of the first key; read from the device where the call does not know it."""
+    """Position of the first key. It is read from the device if the context does not know it."""
     known = call.ctx.first_key
     if known is not None:
         return known

@@ -1,6 +1,6 @@
-"""Content-dependent biases without gradient: computed block by block, and passed to the kernel as mask.
+"""Content-dependent biases without gradients, computed block by block and passed to the kernel as a mask.
 
-The kernel replaces eight passes of the general route over the scores, and blocks end at their last visible key.
+The kernel replaces eight passes of the general route over the scores, and a block ends at its last visible key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes.dense_blocks import biased, visibility, wide
+from hf_posenc.attention.routes.dense_blocks import at_least_float32, biased, visibility
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Bias, Block, BlockBias
 from hf_posenc.core.tracing import is_traced
@@ -22,8 +22,7 @@ ROWS = 128  # of 64, 128, 256 the fastest
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Prefill on the CPU, with or without a cache and a mask, without gradients, with a content bias and no terms but
-    biases."""
+    """Whether the call is a prefill on the CPU without gradients, with a content bias and no terms except biases."""
     return (
         any(isinstance(bias, BlockBias) for bias in call.terms.bias)
         and (call.is_unmasked_suffix or (call.mask is not None and call.query_length > 1 and call.start is None))
@@ -36,8 +35,8 @@ def accepts(call: AttentionCall) -> bool:
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
-    keys, (query, call) = wide(call.keys[0]), _shifted(call)
+    """Attention output ``[batch, heads, query, value_dim]``."""
+    keys, (query, call) = at_least_float32(call.keys[0]), _shifted(call)
     if call.query_length == 1:
         return _attend_rows(call, query, keys, slice(0, 1))
     out = torch.empty_like(query)
@@ -48,7 +47,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def _attend_rows(call: AttentionCall, query: Tensor, keys: Tensor, rows: slice) -> Tensor:
-    """Mixed values of some queries, given as they are to be multiplied with the keys."""
+    """Attention output of some queries; ``query`` holds the shifted queries that are multiplied with the keys."""
     visible, added = _visible(call, rows)
     seen, scale = slice(0, visible.shape[-1]), call.scale
     mask = _biases(call, keys, rows, visible, added)
@@ -58,42 +57,43 @@ def _attend_rows(call: AttentionCall, query: Tensor, keys: Tensor, rows: slice) 
 
 
 def _shifted(call: AttentionCall) -> tuple[Tensor, AttentionCall]:
-    """Queries to multiply with the keys, and the call with the biases that are left then."""
+    """Queries with the shifts of all biases added, and the call with the part of the biases that no shift covers."""
     query = call.queries[0]
     if not any(isinstance(bias, BlockBias) and bias.shifted is not None for bias in call.terms.bias):
         return query, call
-    left: list[Bias] = []
+    remaining: list[Bias] = []
     for bias in call.terms.bias:
         if isinstance(bias, BlockBias) and bias.shifted is not None:
             query = query + bias.shifted.by[:, None].to(query.dtype)
-            left.append(replace(bias, of_block=bias.shifted.rest, shifted=None))
+            remaining.append(replace(bias, of_block=bias.shifted.rest, shifted=None))
         else:
-            left.append(bias)
-    return query, replace(call, terms=replace(call.terms, bias=tuple(left)))
+            remaining.append(bias)
+    return query, replace(call, terms=replace(call.terms, bias=tuple(remaining)))
 
 
 def _visible(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
-    """What some queries see, of a decoder without later keys, and what a mask adds to their logits."""
+    """Visible pairs of some queries, without later keys in a decoder; and the values that a mask adds to the logits."""
     stop = call.first_query + rows.stop if call.ctx.causal else call.key_length
     if call.mask is None:
         n = rows.stop - rows.start
-        every = torch.ones(1, 1, n, stop, dtype=torch.bool, device=call.values.device)
-        return every.tril_(stop - n) if call.ctx.causal and n > 1 else every, 0.0
+        pairs = torch.ones(1, 1, n, stop, dtype=torch.bool, device=call.values.device)
+        return pairs.tril_(stop - n) if call.ctx.causal and n > 1 else pairs, 0.0
     visible, added = visibility(call, rows)
-    if visible[..., stop:].any():  # a mask of the caller's own
+    if visible[..., stop:].any():  # the caller's own mask shows later keys
         stop = call.key_length
     return visible[..., :stop], added[..., :stop] if isinstance(added, Tensor) else added
 
 
 def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, added: Tensor | float) -> Tensor:
-    """All biases of some queries, and −∞ for what they do not see, ``[batch or 1, heads, rows, seen]``, float32."""
+    """Sum of the biases of some queries, −∞ at hidden keys, ``[batch or 1, heads, rows, seen]``, float32."""
     region, n, stop = call.terms.regions[0], *visible.shape[-2:]
-    here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions[:, :stop])
-    query, keys = wide(call.queries[0][:, :, rows]), keys[:, :, :stop]
+    query_positions = region.query_at(call.ctx.query_positions[:, rows])
+    key_positions = region.key_at(call.ctx.key_positions[:, :stop])
+    query, keys = at_least_float32(call.queries[0][:, :, rows]), keys[:, :, :stop]
     reads_scores = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
     scores = products(query * call.scaling, keys) if reads_scores else query.new_empty(0)
     steady = call.ctx.steady and not region.remaps
-    block = Block(query, keys, scores, call.scaling, rows, here, there, visible, steady)
+    block = Block(query, keys, scores, call.scaling, rows, query_positions, key_positions, visible, steady)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
     bias = biased(None, block, call.terms.bias, indices)
     if call.terms.logit_scale != 1.0:
@@ -107,4 +107,4 @@ def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, add
     return bias
 
 
-ROUTE = Route("content_bias", accepts, attend)
+ROUTE = Route("content_bias", accepts, lambda call: attend)

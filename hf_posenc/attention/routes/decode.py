@@ -1,8 +1,8 @@
-"""Route of a decode query: one kernel call a region, under any mask; a mask for one query is cheap.
+"""Route of a decode query: one kernel call per region, under any mask, because a mask for one query is cheap.
 
     o = Σ_r e^(lse_r − lse) o_r,   lse = log(Σ_r e^lse_r + e^sink)
 
-Padding, evicted keys, windows and sums of biases all become that mask.
+Padding, evicted keys, windows and biases all become part of that mask.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.dense_blocks import pairs_in_band, visibility
-from hf_posenc.attention.routes.key_bias import counted_from
+from hf_posenc.attention.routes.key_bias import relative_to
 from hf_posenc.core.grouped_heads import packed_mask
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
@@ -29,7 +29,7 @@ HIDDEN = torch.finfo(torch.float32).min
 
 
 class Read(NamedTuple):
-    """One kernel call: a region, the columns of its keys, and what is added to the scores, a `packed_mask`."""
+    """One kernel call: a region, the columns of its keys, and a `packed_mask` that is added to the scores, or None."""
 
     region: int
     columns: slice
@@ -37,7 +37,7 @@ class Read(NamedTuple):
 
 
 def accepts(call: AttentionCall) -> bool:
-    """One new token on the CPU, at any positions, with biases of keys and distances."""
+    """Whether the call is one new token on the CPU without gradients; its biases are of keys and distances."""
     terms = call.terms
     return (
         call.query_length == 1
@@ -51,16 +51,16 @@ def accepts(call: AttentionCall) -> bool:
 
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
-    """The function that computes calls with these terms and this mask, which are read once for all layers."""
-    return partial(by_reads, list(_reads(call)))
+    """The function that computes calls with these terms and this mask; both are evaluated once for all layers."""
+    return partial(attend_reads, list(_reads(call)))
 
 
 def _reads(call: AttentionCall) -> Iterator[Read]:
-    """The kernel calls that read all keys visible in some sample."""
+    """The kernel calls that together read every key visible in some sample."""
     terms = call.terms
-    every, added = visibility(call, slice(0, 1))
+    visible, added = visibility(call, slice(0, 1))
     for number, region in enumerate(terms.regions):
-        seen = every & pairs_in_band(region.band, call, slice(0, 1)) if terms.split else every
+        seen = visible & pairs_in_band(region.band, call, slice(0, 1)) if terms.split else visible
         columns = _columns(seen)
         if columns.stop > 0:
             mask = _mask(call, region, seen, added, columns)
@@ -68,17 +68,17 @@ def _reads(call: AttentionCall) -> Iterator[Read]:
             yield Read(number, columns, packed)
 
 
-def by_reads(reads: list[Read], call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, 1, value_dim]`` of kernel calls that are merged."""
+def attend_reads(reads: list[Read], call: AttentionCall) -> Tensor:
+    """Attention output ``[batch, heads, 1, value_dim]`` merged from several kernel calls."""
     query, sink, scale = call.queries[0], call.terms.sink, call.scale
     out, lse = None, None
     for number, columns, mask in reads:
         keys, values = call.keys_of(number, columns), call.values[:, :, columns]
-        more, more_lse = flash_cpu.attend_rows(call.queries[number], keys, values, mask, scale)
+        part, part_lse = flash_cpu.attend_rows(call.queries[number], keys, values, mask, scale)
         if out is None or lse is None:
-            out, lse = more.float(), more_lse
+            out, lse = part.float(), part_lse
         else:
-            merge.merge_into(out, lse, more, more_lse)
+            merge.merge_into(out, lse, part, part_lse)
     if out is None or lse is None:
         return torch.zeros_like(query)
     if sink is not None:
@@ -87,20 +87,20 @@ def by_reads(reads: list[Read], call: AttentionCall) -> Tensor:
 
 
 def _columns(seen: Tensor) -> slice:
-    """From the first to the last key visible in some sample; empty where there is none."""
-    anyone = seen.flatten(0, -2).any(0).nonzero()
-    return slice(int(anyone[0]), int(anyone[-1]) + 1) if len(anyone) else slice(0, 0)
+    """Slice from the first to the last key visible in some sample; empty if none is."""
+    indices = seen.flatten(0, -2).any(0).nonzero()
+    return slice(int(indices[0]), int(indices[-1]) + 1) if len(indices) else slice(0, 0)
 
 
 def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | float, columns: slice) -> Tensor | None:
-    """Biases and masked keys, float32, broadcasts to ``[batch, heads, 1, columns]``; None where there is neither."""
+    """Biases and hidden keys as a mask, float32, broadcasts to ``[batch, heads, 1, columns]``; None if it is zero."""
     total: Tensor | float = added[..., columns].float() if isinstance(added, Tensor) else added
     index = slice(call.first_query, call.first_query + 1)
-    here, there = region.query_at(call.ctx.query_positions), region.key_at(call.ctx.key_positions)
-    distance = here[:, :, None] - there[:, None, columns]
+    query, keys = region.query_at(call.ctx.query_positions), region.key_at(call.ctx.key_positions)
+    distance = query[:, :, None] - keys[:, None, columns]
     for bias in call.terms.bias:
         if isinstance(bias, KeyBias):
-            total = total + counted_from(bias.values, index)[..., columns] * call.terms.logit_scale
+            total = total + relative_to(bias.values, index)[..., columns] * call.terms.logit_scale
         elif isinstance(bias, ToeplitzBias):
             total = total + bias.of_distance(distance).transpose(0, 1).float() * call.terms.logit_scale
     seen = seen[..., columns]
@@ -110,4 +110,4 @@ def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | flo
     return total if isinstance(total, Tensor) else None
 
 
-ROUTE = Route("decode", accepts, prepare=prepare, rotates_at_read=True)
+ROUTE = Route("decode", accepts, prepare, rotates_at_read=True)

@@ -1,10 +1,10 @@
-"""Route of a decode query on CUDA: two products with keys and values as they are cached, the rest in float32.
+"""Route of a decode query on CUDA: two products with keys and values in the cache's dtype, all else in float32.
 
     o = Σ_j softmax_j(q_r(j) · k_j · scaling + bias_j) v_j        r(j) = the region of key j
 
-Scores of one query are few, and a dozen small kernels take less time than the call of a compiled one. No kernel is
-compiled, and none has to be for another number of keys. In a compiled model, torch 2.11 crashes on a decode query that
-goes to flex attention under a mask.
+One query has few scores, so a dozen small kernels take less time than the call of a compiled one. No kernel has to be
+compiled for another number of keys. In a compiled model, torch 2.11 crashes if a decode query goes to flex attention
+under a mask.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hf_posenc.core.terms import BlockBias
 
 
 def accepts(call: AttentionCall) -> bool:
-    """One new token on CUDA, at any positions and under any mask, with biases of keys and distances."""
+    """Whether the call is one new token on CUDA without gradients; its biases are of keys and distances."""
     terms = call.terms
     return (
         call.query_length == 1
@@ -33,8 +33,8 @@ def accepts(call: AttentionCall) -> bool:
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, 1, value_dim]``."""
+    """Attention output ``[batch, heads, 1, value_dim]``."""
     return weigh_and_mix(call, call.keys, call.values, slice(0, 1))[0].to(call.values.dtype)
 
 
-ROUTE = Route("decode_cuda", accepts, attend)
+ROUTE = Route("decode_cuda", accepts, lambda call: attend)

@@ -2,10 +2,10 @@
 
     o_i = Σ_j softmax_j(logit_scale · row_scale_i · (q_i · k_j · scaling + bias_ij)) v_j       over visible j
 
-A model's own bound of its scores (``softcap``) acts on q_i · k_j · scaling alone.
+A model's own score cap (``softcap``) acts on q_i · k_j · scaling alone.
 
-Memory is O(rows · keys · heads) for one block, and in training each block is recomputed in the backward pass
-instead of being stored. With one block of all queries it is the reference that returns the attention weights.
+Memory is O(rows · keys · heads) for one block. In training, the backward pass recomputes each block instead of storing
+it. With a single block of all queries this is the reference that returns the attention weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.route import Compute, Route
-from hf_posenc.attention.routes.key_bias import counted_from
+from hf_posenc.attention.routes.key_bias import relative_to
 from hf_posenc.core.grouped_heads import half_products, products
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import (
@@ -33,33 +33,33 @@ from hf_posenc.core.terms import (
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
-KEPT = 2**22  # pairs of a call whose visibility is kept for all layers, a byte each
-PAIRS = 2**25  # scores of a block on other devices, where small blocks leave most of the device idle; 128 MiB
+MOST_KEPT_PAIRS = 2**22  # a call with more has its visible pairs, a byte each, computed in every layer
+BLOCK_SCORES = 2**25  # 128 MiB, on devices other than the CPU: smaller blocks leave most of such a device idle
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
+    """Attention output ``[batch, heads, query, value_dim]``."""
     size = rows_of_block(call)
     starts = range(0, call.query_length, size)
     keys, values = upcast(call)
-    mixed = []
+    outputs = []
     for start in starts:
         rows = slice(start, min(start + size, call.query_length))
-        arguments = _seen_by(rows, call, keys, values) if len(starts) > 1 else (call, keys, values)
+        arguments = _without_later_keys(rows, call, keys, values) if len(starts) > 1 else (call, keys, values)
         if torch.is_grad_enabled() and len(starts) > 1:  # a learned bias may be the only tensor with a gradient
-            mixed.append(checkpoint(mix_rows, *arguments, rows, use_reentrant=False))
+            outputs.append(checkpoint(mix_rows, *arguments, rows, use_reentrant=False))
         else:
-            mixed.append(mix_rows(*arguments, rows))
-    return torch.cat(mixed, dim=2)
+            outputs.append(mix_rows(*arguments, rows))
+    return torch.cat(outputs, dim=2)
 
 
 class Pairs(NamedTuple):
-    """What of a block is the same in all layers: bool, each broadcasts to ``[batch, 1, rows, key]``.
+    """Visibility of the pairs of a block, the same in all layers. Each tensor broadcasts to ``[batch, 1, rows, key]``.
 
     Attributes:
-        claims: pairs of each region, by its number; on a CPU without gradient, of those that some visible pair is in.
-        seen: visible pairs.
-        added: what a float mask adds to their logits.
+        claims: bool, the pairs of each region, by its number. Regions without a visible pair may be left out.
+        seen: bool, the visible pairs.
+        added: values that a float mask adds to the logits; 0.0 without such a mask.
     """
 
     claims: dict[int, Tensor]
@@ -68,90 +68,90 @@ class Pairs(NamedTuple):
 
 
 def prepare(call: AttentionCall) -> Compute:
-    """The function for calls like one; of a small one, which pairs are visible is worked out here, for all layers."""
+    """The function for calls like ``call``. Visible pairs of a small call are computed here, once for all layers."""
     if call.query_length > rows_of_block(call) or not is_small(call) or torch.is_grad_enabled():
         return attend
     rows = slice(0, call.query_length)
-    known = pairs_of(call, rows)
-    return lambda one: weigh_and_mix(one, *upcast(one), rows, known)[0].to(one.values.dtype)
+    pairs = pairs_of(call, rows)
+    return lambda layer_call: weigh_and_mix(layer_call, *upcast(layer_call), rows, pairs)[0].to(layer_call.values.dtype)
 
 
 def prepare_with_weights(call: AttentionCall) -> Callable[[AttentionCall], tuple[Tensor, Tensor]]:
-    """The same with the attention weights; see `attend_with_weights`."""
-    known = pairs_of(call, slice(0, call.query_length)) if is_small(call) else None
-    return partial(attend_with_weights, known=known)
+    """`prepare` for `attend_with_weights`, which also returns the attention weights."""
+    pairs = pairs_of(call, slice(0, call.query_length)) if is_small(call) else None
+    return partial(attend_with_weights, pairs=pairs)
 
 
 def is_small(call: AttentionCall) -> bool:
-    """Whether the pairs of a call may be kept for all layers: outside a trace, and few enough."""
-    return not is_traced() and call.query_length * call.key_length <= KEPT
+    """Whether the visible pairs of a call may be kept for all layers: there are few, and nothing is traced."""
+    return not is_traced() and call.query_length * call.key_length <= MOST_KEPT_PAIRS
 
 
 def pairs_of(call: AttentionCall, rows: slice) -> Pairs:
-    """Which pairs of some queries are visible, and in which region."""
+    """Visible pairs of some queries, and the region of each pair."""
     claims = {number: pairs_in_band(region.band, call, rows) for number, region in enumerate(call.terms.regions)}
     seen, added = visibility(call, rows)
     seen = seen & reduce(or_, claims.values()) if call.terms.split else seen
-    plain = not call.terms.values and call.values.device.type == "cpu" and not (is_traced() or torch.is_grad_enabled())
-    if len(claims) > 1 and plain:
-        # A text within the window needs the scores of one region. Elsewhere a device would be waited for.
-        claims = {number: mine for number, mine in claims.items() if bool((mine & seen).any())} or {0: claims[0]}
+    on_cpu = call.values.device.type == "cpu"
+    if len(claims) > 1 and on_cpu and not (call.terms.values or is_traced() or torch.is_grad_enabled()):
+        # A text shorter than the window needs the scores of one region only. Other devices would have to synchronise.
+        claims = {number: pairs for number, pairs in claims.items() if bool((pairs & seen).any())} or {0: claims[0]}
     return Pairs(claims, seen, added)
 
 
 def rows_of_block(call: AttentionCall) -> int:
-    """Queries of a block."""
+    """Number of queries in a block."""
     if call.values.device.type == "cpu":
         return ROWS
-    return max(ROWS, PAIRS // (len(call.values) * call.heads * call.key_length))
+    return max(ROWS, BLOCK_SCORES // (len(call.values) * call.heads * call.key_length))
 
 
-def _seen_by(
+def _without_later_keys(
     rows: slice, call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor
 ) -> tuple[AttentionCall, tuple[Tensor, ...], Tensor]:
-    """The call and its keys and values, without the keys that are later than all of some queries."""
+    """The call and its keys and values, without the keys that are later than every query of a block."""
     if not call.ctx.causal or call.mask is not None:
         return call, keys, values
     stop = call.first_query + rows.stop
     return call.with_keys(stop), tuple(key[:, :, :stop] for key in keys), values[:, :, :stop]
 
 
-def attend_with_weights(call: AttentionCall, known: Pairs | None = None) -> tuple[Tensor, Tensor]:
-    """Mixed values and the attention weights ``[batch, heads, query, key]``: the reference, O(query · key) memory."""
-    mixed, weights = weigh_and_mix(call, *upcast(call), slice(0, call.query_length), known)
-    return mixed.to(call.values.dtype), weights.to(call.values.dtype)
+def attend_with_weights(call: AttentionCall, pairs: Pairs | None = None) -> tuple[Tensor, Tensor]:
+    """Attention output and weights ``[batch, heads, query, key]``: the reference, with O(query · key) memory."""
+    out, weights = weigh_and_mix(call, *upcast(call), slice(0, call.query_length), pairs)
+    return out.to(call.values.dtype), weights.to(call.values.dtype)
 
 
 def upcast(call: AttentionCall) -> tuple[tuple[Tensor, ...], Tensor]:
     """Keys and values in at least float32, once per call instead of once per block."""
-    return tuple(map(wide, call.keys)), wide(call.values)
+    return tuple(map(at_least_float32, call.keys)), at_least_float32(call.values)
 
 
-def wide(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """The tensor in float32, or unchanged in float64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def mix_rows(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> Tensor:
-    """Mixed values of some queries, in the dtype of the call."""
+    """Attention output of some queries, in the dtype of the call."""
     return weigh_and_mix(call, keys, values, rows)[0].to(call.values.dtype)
 
 
 def weigh_and_mix(
-    call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice, known: Pairs | None = None
+    call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice, pairs: Pairs | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mixed values ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32.
+    """Attention output ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32.
 
-    Keys and values are those of the call in float32, or as they are where nothing reads them but products. ``known``
-    are the `pairs_of` these rows, if they were kept.
+    ``keys`` and ``values`` are those of the call in float32. They may stay in half precision if only matrix products
+    read them. ``pairs`` is the result of `pairs_of` for these rows, if it was kept.
     """
-    terms, (claims, seen, added) = call.terms, known or pairs_of(call, rows)
+    terms, (claims, seen, added) = call.terms, pairs or pairs_of(call, rows)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
-    read = len(terms.bias) + len(terms.values) > 0  # else nothing reads the positions in a region
-    blocks = {number: block_of(call, number, keys, rows, seen) for number in (claims if read else ())}
+    needs_blocks = len(terms.bias) + len(terms.values) > 0  # else no term reads the positions in a region
+    blocks = {number: block_of(call, number, keys, rows, seen) for number in (claims if needs_blocks else ())}
 
     def logits_in(number: int) -> Tensor:
-        if not read:
+        if not needs_blocks:
             return scores_in(call, number, keys, rows)[1]
         return biased(blocks[number].scores, blocks[number], terms.bias, indices)
 
@@ -159,7 +159,7 @@ def weigh_and_mix(
     logits = logits_in(first)
     for number in others:
         logits = torch.where(claims[number], logits_in(number), logits)
-    if terms.logit_scale != 1.0:  # each of these is a pass over all pairs, forwards and backwards
+    if terms.logit_scale != 1.0:  # each factor costs a pass over all pairs, forwards and backwards
         logits = logits * terms.logit_scale
     if terms.row_scale is not None:
         logits = logits * terms.row_scale[:, :, rows, None]
@@ -168,27 +168,27 @@ def weigh_and_mix(
     logits = hide(logits, seen, call, rows)
     weights = softmax_with_sink(logits, terms.sink)
     weights = nn.functional.dropout(weights, call.dropout) if call.dropout else weights
-    mixed = spread(weights, values)
+    out = spread(weights, values)
     for value in terms.values:
         block = for_content_biases(blocks[0])
-        mixed = mixed + value.of_weights(weights.to(block.query.dtype), block)
-    return mixed, weights
+        out = out + value.of_weights(weights.to(block.query.dtype), block)
+    return out, weights
 
 
 def hide(logits: Tensor, seen: Tensor, call: AttentionCall, rows: slice) -> Tensor:
-    """Logits with the least number at unseen pairs, which keeps queries without a visible key finite."""
-    least = torch.finfo(logits.dtype).min
-    read_later = len(call.terms.bias) == 0 and len(call.terms.values) > 0  # the logits are `Block.scores` themselves
-    if is_traced() or read_later or not ends_with_own_keys(call, rows):
-        return logits.masked_fill(~seen, least)
-    own = slice(logits.shape[-1] - logits.shape[-2], None)  # of a causal block, only these columns have later keys
-    with torch.no_grad():  # the weights of hidden pairs are exactly zero, and with them their gradients
-        logits[..., own].masked_fill_(~seen[..., own], least)
+    """Logits with the lowest finite number at hidden pairs, so that queries without a visible key stay finite."""
+    lowest = torch.finfo(logits.dtype).min
+    are_scores = len(call.terms.bias) == 0 and len(call.terms.values) > 0  # of a block that is read later
+    if is_traced() or are_scores or not ends_with_own_keys(call, rows):
+        return logits.masked_fill(~seen, lowest)
+    own = slice(logits.shape[-1] - logits.shape[-2], None)  # only these columns of a causal block have later keys
+    with torch.no_grad():  # weights of hidden pairs are exactly zero, and so are their gradients
+        logits[..., own].masked_fill_(~seen[..., own], lowest)
     return logits
 
 
 def ends_with_own_keys(call: AttentionCall, rows: slice) -> bool:
-    """Whether the last keys are those of the rows themselves, and nothing but the order of tokens hides a pair."""
+    """Whether the rows are the last positions of the keys, and only causality hides pairs."""
     unrestricted = call.mask is None and not call.terms.split and call.terms.visible == EVERYTHING
     return unrestricted and call.ctx.causal and call.key_length == call.first_query + rows.stop
 
@@ -196,14 +196,15 @@ def ends_with_own_keys(call: AttentionCall, rows: slice) -> bool:
 def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
     """The block of some queries in one region, with its rotated queries and keys and its positions."""
     region, (query, scores) = call.terms.regions[number], scores_in(call, number, keys, rows)
-    here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
+    query_positions = region.query_at(call.ctx.query_positions[:, rows])
+    key_positions = region.key_at(call.ctx.key_positions)
     steady = call.ctx.steady and not region.remaps
-    return Block(query, keys[number], scores, call.scaling, rows, here, there, seen, steady)
+    return Block(query, keys[number], scores, call.scaling, rows, query_positions, key_positions, seen, steady)
 
 
 def scores_in(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice) -> tuple[Tensor, Tensor]:
     """Queries of a region in float32, and their scores before biases, ``[batch, heads, rows, key]``."""
-    query = wide(call.queries[number][:, :, rows])
+    query = at_least_float32(call.queries[number][:, :, rows])
     scores = scores_of(query, keys[number], call.scaling)
     return query, scores if call.softcap is None else call.softcap * torch.tanh(scores / call.softcap)
 
@@ -220,7 +221,7 @@ def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], indice
     ``[batch, heads, n, key]``."""
     for bias in biases:
         if isinstance(bias, KeyBias):
-            added = counted_from(bias.values, indices)[..., : block.key.shape[2]]
+            added = relative_to(bias.values, indices)[..., : block.key.shape[2]]
         elif isinstance(bias, ToeplitzBias):
             added = block.of_distance(bias.of_distance)
         else:
@@ -236,16 +237,16 @@ def for_content_biases(block: Block) -> Block:
 
 
 def pairs_in_band(band: Band, call: AttentionCall, rows: slice) -> Tensor:
-    """Which pairs of some queries are in a band, bool ``[batch or 1, 1, rows, key]``."""
+    """True for the pairs of some queries that are in a band, bool ``[batch or 1, 1, rows, key]``."""
     return band.holds(call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :])[:, None]
 
 
 def visibility(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
-    """Visible pairs, bool, broadcasts to ``[batch, 1, rows, key]``; and what a float mask adds to their logits."""
+    """Visible pairs, bool, broadcast to ``[batch, 1, rows, key]``; and what a float mask adds to the logits."""
     seen = pairs_in_band(call.terms.visible, call, rows)
     mask = call.mask_of(rows)
     if mask is None:
-        return seen & call.order(rows) if call.ctx.causal else seen, 0.0
+        return seen & call.causal_mask(rows) if call.ctx.causal else seen, 0.0
     mask = mask[..., : seen.shape[-1]]
     if mask.dtype == torch.bool:
         return seen & mask, 0.0
@@ -254,7 +255,7 @@ def visibility(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float
 
 
 def softmax_with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
-    """Weights over the keys; a sink ``[heads]`` is the logit of one more key without value."""
+    """Attention weights of the keys. A sink ``[heads]`` is the logit of one extra key without a value."""
     if sink is None:
         return torch.softmax(logits, dim=-1)
     column = sink.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:3], 1)
@@ -266,10 +267,10 @@ def spread(weights: Tensor, values: Tensor) -> Tensor:
     weights = weights.to(values.dtype)
     batch, heads, rows, keys = weights.shape
     groups = values.shape[1]
-    if has_dynamic_length(rows, keys):  # strides of merged heads would fix the length of the graph
+    if has_dynamic_length(rows, keys):  # merging the heads would fix the length of the graph
         return (weights.unflatten(1, (groups, -1)) @ values[:, :, None]).flatten(1, 2)
     grouped = weights.reshape(batch, groups, heads // groups * rows, keys)
     return (grouped @ values).view(batch, heads, rows, values.shape[-1])
 
 
-ROUTE = Route("dense_blocks", lambda call: True, prepare=prepare)
+ROUTE = Route("dense_blocks", lambda call: True, prepare)

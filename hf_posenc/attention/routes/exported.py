@@ -1,11 +1,11 @@
-"""Route of graphs for any length, and of those that are exported to be trained: all queries at once.
+"""Route of graphs for any length, and of graphs exported for training: all queries in one block.
 
-A loop over blocks would fix the number of queries. An exported graph has the operators of a forward pass alone, without
-the backward passes that the other routes bring along.
+A loop over blocks would fix the number of queries. An exported graph contains the operators of the forward pass only,
+without the custom backward passes of the other routes.
 
-Most calls of compiled graphs are one operator of them (`hf_posenc.attention.custom_operator`) and do not come here. Of
-others all scores are in memory; a graph of one length (``dynamic=False``, or exported under `torch.no_grad`) goes by
-blocks, with those of one block.
+Most calls in compiled graphs become one operator (`hf_posenc.attention.custom_operator`) and do not come here. Calls
+that come here hold all scores in memory. A graph for one length (``dynamic=False``, or exported under `torch.no_grad`)
+takes another route, and holds the scores of one block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Calls traced for any number of queries or keys, or exported where gradients are enabled."""
+    """Whether a call is traced for any number of queries or keys, or exported with gradients enabled."""
     if not is_traced():
         return False
     trained = torch.compiler.is_exporting() and torch.is_grad_enabled()
@@ -28,9 +28,9 @@ def accepts(call: AttentionCall) -> bool:
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
+    """Attention output ``[batch, heads, query, value_dim]``."""
     keys, values = upcast(call)
     return mix_rows(call, keys, values, slice(0, call.query_length))
 
 
-ROUTE = Route("exported", accepts, attend)
+ROUTE = Route("exported", accepts, lambda call: attend)

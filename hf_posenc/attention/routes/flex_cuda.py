@@ -1,9 +1,9 @@
-"""Route of structured biases on CUDA: flex attention, where it agrees with the formula on a small example.
+"""Route of structured biases on CUDA: flex attention, if it agrees with the formula on a small example.
 
-Its kernels are generated for each dtype and head size, and some do not compile, or are wrong. Each kind is computed
-once on a small example; a kind that fails there, or does not compile for other shapes, is computed by another route,
-with a warning. Compiling takes seconds, so an example has gradients and merged regions only where the calls have. Calls
-with few scores, such as those of the proof of effect, are left to other routes.
+Flex kernels are generated for each dtype and head size, and some do not compile or are wrong. Each kind of call is
+computed once on a small example. A kind that fails there, or does not compile for another shape, takes another route,
+with a warning. Compiling takes seconds, so an example has gradients or merged regions only if the calls have them.
+Calls with few scores, such as those of the proof of effect, take other routes.
 """
 
 from __future__ import annotations
@@ -25,59 +25,44 @@ from hf_posenc.core.regions import EVERYTHING, Band, Region
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 
-FEW = 2**20  # scores, 4 MiB: a block of them is computed long before a kernel is compiled
+FEW = 2**20  # scores, 4 MiB: other routes compute them long before a kernel is compiled
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Biases and bands on CUDA, under a boolean mask or none."""
+    """Whether a call on CUDA has biases or bands that flex attention can compute, and a boolean mask or none."""
     return (
         by_device.on_cuda(call.values.device)
-        and (is_traced() or scores_of(call) > FEW)
+        and (is_traced() or len(call.values) * call.heads * call.query_length * call.key_length > FEW)
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
         and flex.unable(call) is None
         and sound(*kind_of(call), is_traced())
     )
 
 
-def scores_of(call: AttentionCall) -> int:
-    """Number of scores of a call."""
-    return len(call.values) * call.heads * call.query_length * call.key_length
-
-
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``, under the call's own mask."""
+    """Attention output ``[batch, heads, query, value_dim]``, under the call's own mask."""
     if is_traced():
-        return by_flex(call)
+        return flex.attend(call, call.mask)
     try:
-        return by_flex(call)
+        return flex.attend(call, call.mask)
     except RuntimeError as error:
-        if not is_of_compiler(error):
+        from torch._dynamo.exc import BackendCompilerFailed  # takes a second, but not once something was compiled
+
+        if not isinstance(error, BackendCompilerFailed):  # for example, out of memory
             raise
         give_up(kind_of(call), first_line(error))
         return dense_blocks.attend(call)
 
 
-def by_flex(call: AttentionCall) -> Tensor:
-    """The same, whatever becomes of it."""
-    return flex.attend(call, call.mask)
-
-
-def is_of_compiler(error: RuntimeError) -> bool:
-    """Whether a kernel could not be compiled; running out of memory is another error."""
-    from torch._dynamo.exc import BackendCompilerFailed  # takes a second, and is there where something was compiled
-
-    return isinstance(error, BackendCompilerFailed)
-
-
 class Kind(NamedTuple):
-    """Of calls whose kernels are checked together.
+    """Properties of the calls that share one check.
 
     Attributes:
-        dtype: of the values.
+        dtype: dtype of the values.
         dim: channels of a head.
-        device: as text.
-        trained: whether gradients are wanted.
-        merged: whether the log-sum-exp of each region is wanted.
+        device: name of the device.
+        trained: whether gradients are computed.
+        merged: whether regions are merged, which needs their log-sum-exp.
     """
 
     dtype: torch.dtype
@@ -97,8 +82,8 @@ def kind_of(call: AttentionCall) -> Kind:
 def sound(dtype: torch.dtype, dim: int, device: str, trained: bool, merged: bool, tracing: bool) -> bool:
     """Whether compiled flex attention agrees with the formula on a small example of a `Kind`.
 
-    While a model is being compiled nothing else can be, and only a kind known to fail is avoided. A compiler hands over
-    no named tuples.
+    Nothing can be compiled for a check while a model is being compiled; then only kinds known to fail are avoided. The
+    fields are separate arguments, because the compiler passes no named tuples.
     """
     kind = Kind(dtype, dim, device, trained, merged)
     if tracing:
@@ -110,15 +95,15 @@ FAILED: set[Kind] = set()
 
 
 def give_up(kind: Kind, reason: str) -> None:
-    """Compute no other call of this kind by flex attention, and say so."""
+    """Warn, and compute no other call of this kind by flex attention."""
     FAILED.add(kind)
     warn_of_unused("flex attention", "biases", *kind[:3], reason)
 
 
 def first_line(error: Exception) -> str:
-    """Type and first line of an error, or of the one that the compiler met."""
-    met = getattr(error, "inner_exception", error)
-    return f"{type(met).__name__}: {met}".split("\n")[0]
+    """Type and first line of an error, or of the inner error that the compiler wrapped."""
+    cause = getattr(error, "inner_exception", error)
+    return f"{type(cause).__name__}: {cause}".split("\n")[0]
 
 
 @lru_cache(maxsize=64)
@@ -126,7 +111,7 @@ def _checked(kind: Kind) -> bool:
     try:
         off = deviation(kind)
         reason = None if off <= ALLOWED[kind.dtype] else f"it is off by {off:.1e} on a small example"
-    except Exception as error:  # compiling fails with whatever the compiler, or a driver, raises
+    except Exception as error:  # the compiler or a driver may raise any type
         reason = first_line(error)
     if reason is not None:
         give_up(kind, reason)
@@ -134,28 +119,28 @@ def _checked(kind: Kind) -> bool:
 
 
 def deviation(kind: Kind) -> float:
-    """Deviation of output and gradients of a small call from the general route, relative to the largest entry."""
+    """Relative deviation of the output and gradients of a small call from those of the general route."""
     dtype, dim, device, trained, merged = kind
     draw, length = torch.Generator().manual_seed(0), 200
     shapes = ((1, 4, length, dim), (1, 2, length, dim), (1, 2, length, dim), (1, 4, length, dim))
     q, k, v, weight = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
     learned = torch.randn(4, 41, generator=draw).to(device)
     positions = torch.arange(length, device=device)[None]
-    falling = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64, device=device)[:, None] * positions
-    leaves = [x.requires_grad_() for x in ((q, k, v, learned, falling) if trained else ())]
+    linear = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64, device=device)[:, None] * positions
+    leaves = [x.requires_grad_() for x in ((q, k, v, learned, linear) if trained else ())]
     regions = (Region(Band(None, 70)), Region(Band(70, None))) if merged else (Region(EVERYTHING),)
 
-    def mixed(route: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, ...]:
+    def outputs(route: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, ...]:
         table = ToeplitzBias(lambda distance: learned[:, distance.clamp(-20, 20) + 20])
-        terms = Terms(bias=(KeyBias(falling[None]), table), regions=regions)
+        terms = Terms(bias=(KeyBias(linear[None]), table), regions=regions)
         ctx, count = PositionContext(positions, positions, True, True), len(regions)
         call = AttentionCall((q,) * count, (k,) * count, v, terms, ctx, None, dim**-0.5)
         out = route(call)
         return (out.detach(), *(torch.autograd.grad(out, leaves, weight) if leaves else ()))
 
     with torch.set_grad_enabled(trained):
-        ours, theirs = mixed(by_flex), mixed(dense_blocks.attend)
-    return max(relative_gap(one, two.double()) for one, two in zip(ours, theirs, strict=True))
+        results, expected = outputs(lambda call: flex.attend(call, call.mask)), outputs(dense_blocks.attend)
+    return max(relative_gap(result, exact.double()) for result, exact in zip(results, expected, strict=True))
 
 
-ROUTE = Route("flex_cuda", accepts, attend)
+ROUTE = Route("flex_cuda", accepts, lambda call: attend)

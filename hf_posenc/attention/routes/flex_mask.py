@@ -1,9 +1,9 @@
 """Masks of flex attention: the caller's mask, causality, a window and the band of a region, as one `BlockMask`.
 
-A mask of users who chose flex attention comes from transformers as a `BlockMask`; elsewhere it is bool, or none.
+If the user chose flex attention, transformers passes its mask as a `BlockMask`; otherwise the mask is bool, or None.
 
 Tiles are computed from the smallest and largest position of each, not from all pairs. In a tile of queries q₀ … q₁ and
-keys k₀ … k₁ distances run from q₀ − k₁ to q₁ − k₀. A band contains none of them, all of them, or the kernel evaluates
+keys k₀ … k₁, distances run from q₀ − k₁ to q₁ − k₀. If a band contains some of them but not all, the kernel evaluates
 the mask for each pair of the tile. A tile has 128 · 128 pairs, so a million tokens have 61 million flags, made once per
 forward pass.
 """
@@ -26,58 +26,58 @@ Mask = BlockMask | Tensor | None
 
 
 def mask_of(call: AttentionCall, mask: Mask, band: Band) -> BlockMask | None:
-    """The caller's mask with a window and a band on top of it; made once per forward pass and shared by the layers."""
+    """The caller's mask, restricted to a window and a band; made once per forward pass and shared by the layers."""
     bands = tuple(b for b in (call.terms.visible, band) if b != EVERYTHING)
     if isinstance(mask, BlockMask) and not bands:
         return mask
     if mask is None and not bands and not call.ctx.causal:
         return None
     key = ("flex mask", bands, None if mask is None else id(mask), call.query_length, call.key_length)
-    return call.ctx.once(key, lambda: _masked(call, mask, bands))
+    return call.ctx.once(key, lambda: _block_mask_of(call, mask, bands))
 
 
-def _masked(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:
+def _block_mask_of(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:
     size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else SIZE
     query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
-    held = [of_band(band, query, key, size) for band in bands]
+    parts = [band_tiles(band, query, key, size) for band in bands]
     by_index = mask is None and call.ctx.causal  # not by position: positions given by the caller may restart
-    first = number(call.first_query, device)
+    first = scalar(call.first_query, device)
     if isinstance(mask, BlockMask):
-        held.append(of_block_mask(mask))
+        parts.append(block_mask_tiles(mask))
     elif mask is not None:
         mask = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
-        held.append(of_tensor(mask, size))
+        parts.append(tensor_tiles(mask, size))
     elif by_index:
         rows, columns = torch.arange(call.query_length, device=device), torch.arange(call.key_length, device=device)
-        held.append(of_band(Band(0, None), (rows + first)[None], columns[None], size))
+        parts.append(band_tiles(Band(0, None), (rows + first)[None], columns[None], size))
     batch = call.values.shape[0]
-    here, there = query.expand(batch, -1), key.expand(batch, -1)
-    seen = None if mask is None else (mask.mask_mod if isinstance(mask, BlockMask) else looked_up(mask, batch))
+    query_positions, key_positions = query.expand(batch, -1), key.expand(batch, -1)
+    visible = None if mask is None else (mask.mask_mod if isinstance(mask, BlockMask) else lookup_of(mask, batch))
 
     def pair(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         inside = q + first >= kv if by_index else q >= 0
         for band in bands:
-            inside = inside & band.holds(here[b, q], there[b, kv])
-        return inside if seen is None else inside & seen(b, h, q, kv)
+            inside = inside & band.holds(query_positions[b, q], key_positions[b, kv])
+        return inside if visible is None else inside & visible(b, h, q, kv)
 
-    both = held[0]
-    for one in held[1:]:
-        both = both & one
-    return block_mask(both, pair, (call.query_length, call.key_length), size)
+    tiles = parts[0]
+    for part in parts[1:]:
+        tiles = tiles & part
+    return block_mask(tiles, pair, (call.query_length, call.key_length), size)
 
 
-def looked_up(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """A mask ``[batch or 1, 1, query, key]`` as a function of one pair."""
-    held = mask.expand(batch, -1, -1, -1)
+def lookup_of(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """A function of one pair that looks up a mask ``[batch or 1, 1, query, key]``."""
+    expanded = mask.expand(batch, -1, -1, -1)
 
     def seen(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return held[b, 0, q, kv]
+        return expanded[b, 0, q, kv]
 
     return seen
 
 
-def number(value: int, device: torch.device) -> Tensor:
-    """A whole number as a tensor without dimensions, written by the device itself."""
+def scalar(value: int, device: torch.device) -> Tensor:
+    """A whole number as a tensor without dimensions, made on the device without a copy from the CPU."""
     return torch.full((), value, dtype=torch.long, device=device)
 
 
@@ -87,27 +87,27 @@ class Tiles:
 
     Attributes:
         some: at least one pair of the tile may be visible.
-        every: all its pairs are.
+        every: all pairs of the tile are visible.
     """
 
     some: Tensor
     every: Tensor
 
     def __and__(self, other: Tiles) -> Tiles:
-        """Tiles of the pairs that are visible in both."""
+        """Tiles of the intersection of two masks."""
         return Tiles(self.some & other.some, self.every & other.every)
 
 
-def of_band(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
+def band_tiles(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
     """Tiles of a band.
 
     Args:
         band: a set of pairs of positions.
         query: positions ``[batch or 1, query]``, in any order.
-        key: ``[batch or 1, key]``.
+        key: positions ``[batch or 1, key]``, in any order.
         size: rows and keys of a tile.
     """
-    (q0, q1), (k0, k1) = ends(query, size[0]), ends(key, size[1])
+    (q0, q1), (k0, k1) = tile_bounds(query, size[0]), tile_bounds(key, size[1])
     q0, q1, k0, k1 = q0[:, :, None], q1[:, :, None], k0[:, None, :], k1[:, None, :]
     least, most = q0 // band.chunk - k1 // band.chunk, q1 // band.chunk - k0 // band.chunk
     some, every = torch.ones_like(least, dtype=torch.bool), torch.ones_like(least, dtype=torch.bool)
@@ -125,20 +125,20 @@ def of_band(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE
     return Tiles(some[:, None], every[:, None])
 
 
-def of_tensor(mask: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
+def tensor_tiles(mask: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
     """Tiles of a dense mask, bool ``[batch or 1, heads or 1, query, key]``."""
-    whole = torch.nn.functional.pad(mask, (0, -mask.shape[3] % size[1], 0, -mask.shape[2] % size[0]))
-    pairs = whole.unflatten(3, (-1, size[1])).unflatten(2, (-1, size[0]))  # batch, heads, tile, row, tile, key
+    padded = torch.nn.functional.pad(mask, (0, -mask.shape[3] % size[1], 0, -mask.shape[2] % size[0]))
+    pairs = padded.unflatten(3, (-1, size[1])).unflatten(2, (-1, size[0]))  # batch, heads, tile, row, tile, key
     return Tiles(pairs.any(5).any(3), pairs.all(5).all(3))
 
 
-def of_block_mask(mask: BlockMask) -> Tiles:
-    """Tiles of a mask made for flex attention."""
+def block_mask_tiles(mask: BlockMask) -> Tiles:
+    """Tiles of a block mask of flex attention."""
     width = mask.kv_indices.shape[-1]
-    partial = dense(mask.kv_num_blocks, mask.kv_indices, width)
+    partial = as_flags(mask.kv_num_blocks, mask.kv_indices, width)
     if mask.full_kv_num_blocks is None:
         return Tiles(partial, torch.zeros_like(partial))
-    full = dense(mask.full_kv_num_blocks, mask.full_kv_indices, width)  # type: ignore[arg-type]
+    full = as_flags(mask.full_kv_num_blocks, mask.full_kv_indices, width)  # type: ignore[arg-type]
     return Tiles(partial | full, full)
 
 
@@ -146,20 +146,20 @@ def block_mask(tiles: Tiles, visible: object, lengths: tuple[int, int], size: tu
     """Make the block mask of flex attention.
 
     Args:
-        tiles: which to visit.
-        visible: ``(batch, head, query index, key index)`` to whether a pair is visible; called in tiles not full.
-        lengths: of queries and keys.
+        tiles: the tiles to visit.
+        visible: function of ``(batch, head, query index, key index)``, True for visible pairs; called in partial tiles.
+        lengths: numbers of queries and keys.
         size: rows and keys of a tile.
     """
     every = tiles.every.clone()
     for axis, length, step in ((2, lengths[0], size[0]), (3, lengths[1], size[1])):
-        if length % step:  # positions past the end are masked
+        if length % step:  # the kernel must mask positions past the end
             every.select(axis, -1).fill_(False)
-    partial, full = (ordered(chosen) for chosen in (tiles.some & ~every, every))
+    partial, full = (as_indices(flags) for flags in (tiles.some & ~every, every))
     return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=size, mask_mod=visible, seq_lengths=lengths)  # type: ignore[arg-type]
 
 
-def ends(positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def tile_bounds(positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Smallest and largest position of each tile, ``[batch or 1, tile]``."""
     missing = -positions.shape[1] % size
     if missing:
@@ -168,14 +168,14 @@ def ends(positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
     return tiles.amin(-1), tiles.amax(-1)
 
 
-def dense(count: Tensor, indices: Tensor, width: int) -> Tensor:
-    """The first ``count`` of ``indices [batch, heads, row, n]`` as flags ``[batch, heads, row, width]``."""
+def as_flags(count: Tensor, indices: Tensor, width: int) -> Tensor:
+    """Flags ``[batch, heads, row, width]``, True at the first ``count`` of ``indices [batch, heads, row, n]``."""
     listed = torch.arange(indices.shape[-1], device=indices.device) < count[..., None]
     flags = torch.zeros((*indices.shape[:-1], width), dtype=torch.int32, device=indices.device)
     return flags.scatter_add_(-1, indices.long(), listed.int()).bool()
 
 
-def ordered(flags: Tensor) -> tuple[Tensor, Tensor]:
-    """Number of flags of a row, and indices with those of the flags first, both int32."""
+def as_indices(flags: Tensor) -> tuple[Tensor, Tensor]:
+    """Number of True flags in each row, and the indices of the row with those flags first; both int32."""
     indices = torch.argsort(flags.to(torch.int8), dim=-1, descending=True, stable=True)
     return flags.sum(-1, dtype=torch.int32), indices.to(torch.int32).contiguous()

@@ -1,11 +1,11 @@
 """Length-dependent rotation (dynamic NTK): keys are cached unrotated and rotated for the length of each query.
 
-Queries of one length share a rotation, so a call is split into runs of equal length, for the kernel where it supports
-the call; else each run is an ordinary call. With left padding, samples may have different lengths at the same index;
-then samples are computed one by one.
+Queries of equal length share a rotation, so a call is split into runs of equal length. The kernel computes the runs if
+it supports the call; otherwise each run is an ordinary call. With left padding, samples may have different lengths at
+the same index; then they are computed one by one.
 
-A graph of any length cannot group its queries by length, which depends on the values of positions. There every query
-has its own frequencies, and the rotation is a content bias:
+A graph for any length cannot group its queries by length, because lengths depend on the values of positions. There
+every query has its own frequencies, and the rotation is a content bias:
 
     score[i, j] = Σ_m a_m cos(θ_m) + b_m sin(θ_m)        θ_m = (i − j) ω_m(L_i)
                 = q_i · k_j + Σ_m a_m (cos(θ_m) − 1) + b_m sin(θ_m)
@@ -37,19 +37,19 @@ from hf_posenc.core.terms import Bias, Block, BlockBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NotTraceable
 
-Compute = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # a call, and the length at each of its queries
-TableOf = Callable[[slice], Table]  # of columns of the cache
+ComputeAtLengths = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # of a call and the length at each query
+TableOf = Callable[[slice], Table]  # of a slice of the cached keys
 
 
 def accepts(call: AttentionCall) -> bool:
-    """All calls whose terms have a row rotation."""
+    """Whether the terms have a row rotation."""
     return call.terms.row_rotation is not None
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
+    """Attention output ``[batch, heads, query, value_dim]``."""
     if is_traced():
-        call = with_bias(call)
+        call = rotation_as_bias(call)
         return (exported.attend if exported.accepts(call) else dense_blocks.attend)(call)
     if takes_kernel(call):
         return by_sample(call, by_kernel)[0]
@@ -57,43 +57,43 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
-    """The function for calls like one: the rotation of a decode query is worked out here, once for all layers."""
+    """The function for calls like ``call``. The rotation of a decode query is computed here, once for all layers."""
     if call.rotated_keys is None or call.query_length > 1 or torch.is_grad_enabled() or is_traced():
         return attend
     rows: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
-    if not (is_alone(call) and packs(call)) and not takes_kernel(call):
+    if not (is_alone(call) and runs_packed(call)) and not takes_kernel(call):
         return attend
-    ctx, length = call.ctx, int(rows.length_of(call.ctx.query_positions)[0, 0])  # is_alone: the same in all samples
+    ctx, length = call.ctx, int(rows.length_of(call.ctx.query_positions)[0, 0])  # equal in all samples, see is_alone
     rotation = rows.rotation_of(length)
-    of_query, own = table(rotation, ctx.query_positions), call.key_length - 1
+    query_table, newest = table(rotation, ctx.query_positions), call.key_length - 1
 
-    def of_columns(columns: slice) -> Table:
-        return of_query if columns.start == own else table_of_keys(ctx, rotation, columns)
+    def key_table(columns: slice) -> Table:
+        return query_table if columns.start == newest else table_of_keys(ctx, rotation, columns)
 
-    return partial(_decode, length, rotation, of_query, once(of_columns), ctx.key_positions[:, 0])
+    return partial(_decode, length, rotation, query_table, once(key_table), ctx.key_positions[:, 0])
 
 
 def _decode(
-    length: int, rotation: Rotation, of_query: Table, of_keys: TableOf, first: Tensor, call: AttentionCall
+    length: int, rotation: Rotation, query_table: Table, key_table: TableOf, first_position: Tensor, call: AttentionCall
 ) -> Tensor:
     def keys_in(columns: slice) -> Tensor:
-        return rotate(call.keys[0][:, :, columns], rotation, of_keys(columns))
+        return rotate(call.keys[0][:, :, columns], rotation, key_table(columns))
 
-    keys: Tensor = call.rotated_keys(length, first, keys_in)  # type: ignore[misc]
-    query, scale = rotate_at_once(call.queries[0], rotation.layout, of_query), call.scale
-    if packs(call):
+    keys: Tensor = call.rotated_keys(length, first_position, keys_in)  # type: ignore[misc]
+    query, scale = rotate_at_once(call.queries[0], rotation.layout, query_table), call.scale
+    if runs_packed(call):
         if query.shape[-1] == call.values.shape[-1]:
             return attend_packed(query, keys, call.values, scale=scale)
         return dense_blocks.spread(products(query * scale, keys).softmax(-1), call.values)
-    return by_device.of(query).attend(query, keys, call.values, causal=False, mask=None, scale=scale)[0]
+    return by_device.kernel_of(query).attend(query, keys, call.values, causal=False, mask=None, scale=scale)[0]
 
 
 def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """Mixed values and attention weights ``[batch, heads, query, key]``."""
+    """Attention output and weights ``[batch, heads, query, key]``."""
     if is_traced():
-        return dense_blocks.attend_with_weights(with_bias(call))
-    mixed, weights = by_sample(call, partial(by_run, compute=dense_blocks.attend_with_weights))
-    return mixed, weights
+        return dense_blocks.attend_with_weights(rotation_as_bias(call))
+    out, weights = by_sample(call, partial(by_run, compute=dense_blocks.attend_with_weights))
+    return out, weights
 
 
 def takes_kernel(call: AttentionCall) -> bool:
@@ -106,12 +106,12 @@ def is_alone(call: AttentionCall) -> bool:
     return call.is_unmasked_suffix and call.terms.only("row_rotation") and one_start(call)
 
 
-def packs(call: AttentionCall) -> bool:
-    """Whether a decode query is computed by torch's own attention, or by products where values are narrower."""
+def runs_packed(call: AttentionCall) -> bool:
+    """Whether a decode query runs as torch's own attention, or as two products if values are narrower than keys."""
     return call.values.device.type == "cpu" and call.values.dtype in (torch.float32, torch.float64)
 
 
-def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
+def by_sample(call: AttentionCall, compute: ComputeAtLengths) -> tuple[Tensor, ...]:
     """Compute samples together where their queries have the same lengths, else one by one."""
     lengths = call.terms.row_rotation.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
     if len(lengths) == 1 or bool((lengths == lengths[:1]).all()):
@@ -121,22 +121,22 @@ def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
 
 
 def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
-    """Compute runs of equal length as rectangles and squares, in the kernel; or many short ones together."""
+    """Compute the runs of equal length with the kernel, or many short runs together."""
     scale, parts = call.scale, tuple(runs(lengths))
-    if length_rotation_rows.pays(call, len(parts)):
+    if length_rotation_rows.is_faster(call, len(parts)):
         return (length_rotation_rows.attend(call, lengths),)
     rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
-    again = partial(
+    make_runs = partial(
         length_runs, rotations, parts, first_key(call), call.first_query, call.key_length,
         causal=call.ctx.causal, device=call.values.device,
     )  # fmt: skip
-    return (RotatedRuns.apply(again, scale, call.queries[0], call.keys[0], call.values),)
+    return (RotatedRuns.apply(make_runs, scale, call.queries[0], call.keys[0], call.values),)
 
 
 def by_run(
     call: AttentionCall, lengths: Tensor, compute: Callable[[AttentionCall], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
-    """Compute one call for each run of queries of equal length, and concatenate."""
+    """Compute each run of queries of equal length as a call of its own, and concatenate the results."""
     training = torch.is_grad_enabled() and call.queries[0].requires_grad
     parts = []
     for rows, length in runs(lengths):
@@ -146,7 +146,7 @@ def by_run(
 
 
 def runs(lengths: Tensor) -> Iterator[tuple[slice, int]]:
-    """Maximal slices of equal values, and the values."""
+    """Maximal slices of equal lengths, each with its length."""
     values, counts = torch.unique_consecutive(lengths, return_counts=True)
     start = 0
     for value, count in zip(values.tolist(), counts.tolist(), strict=True):
@@ -156,38 +156,40 @@ def runs(lengths: Tensor) -> Iterator[tuple[slice, int]]:
 
 def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall:
     """The call of some queries, with queries and keys rotated for their length."""
-    by_row: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
-    rotation = by_row.rotation_of(length)
-    here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions
+    rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
+    rotation = rotations.rotation_of(length)
+    query_positions, key_positions = call.ctx.query_positions[:, rows], call.ctx.key_positions
 
     def keys_in(columns: slice) -> Tensor:
         if call.rotated_keys is None:
-            tables = table(rotation, there[:, columns])
-        else:  # of a decoded token, once for all layers
-            make = partial(table_of_keys, call.ctx, rotation, columns)
-            tables = call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), make)
+            tables = table(rotation, key_positions[:, columns])
+        else:  # in decoding, computed once for all layers
+            make_table = partial(table_of_keys, call.ctx, rotation, columns)
+            tables = call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), make_table)
         return rotate(call.keys[0][:, :, columns], rotation, tables)
 
-    factor = call.terms.row_scale
-    keys = keys_in(slice(None)) if call.rotated_keys is None else call.rotated_keys(length, there[:, 0], keys_in)
+    row_scale = call.terms.row_scale
+    keys = (
+        keys_in(slice(None)) if call.rotated_keys is None else call.rotated_keys(length, key_positions[:, 0], keys_in)
+    )
     return replace(
         call,
-        queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, here)),),
+        queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, query_positions)),),
         keys=(keys,),
         terms=replace(
             call.terms,
             row_rotation=None,
-            row_scale=None if factor is None else factor[..., rows],
-            bias=tuple(of_whole_call(bias, rows.start) for bias in call.terms.bias),
+            row_scale=None if row_scale is None else row_scale[..., rows],
+            bias=tuple(with_call_rows(bias, rows.start) for bias in call.terms.bias),
         ),
-        ctx=replace(call.ctx, query_positions=here),
+        ctx=replace(call.ctx, query_positions=query_positions),
         mask=call.mask_of(rows),
         start=call.first_query + rows.start,
     )
 
 
-def of_whole_call(bias: Bias, first: int) -> Bias:
-    """A bias of a run whose first query is the ``first`` of its call: the rows of a block are those of the call."""
+def with_call_rows(bias: Bias, first: int) -> Bias:
+    """A bias for the run that starts at query ``first`` of a call: `Block.rows` then counts the queries of the call."""
     if not isinstance(bias, BlockBias):
         return bias
 
@@ -199,15 +201,15 @@ def of_whole_call(bias: Bias, first: int) -> Bias:
 
 
 def table_of_keys(ctx: PositionContext, rotation: Rotation, columns: slice) -> Table:
-    """Factors of some keys."""
+    """Cosine and sine table of the keys at some columns."""
     positions, first = ctx.key_positions[:, columns], ctx.first_key
     if first is None:
         return table(rotation, positions)
     return table_from(rotation, first + (columns.start or 0), positions.shape[1], positions.device)
 
 
-def with_bias(call: AttentionCall) -> AttentionCall:
-    """The same call with its row rotation expressed as a bias.
+def rotation_as_bias(call: AttentionCall) -> AttentionCall:
+    """The call with its row rotation expressed as a bias.
 
     Raises:
         NotTraceable: the rotation has no `frequencies_of` for lengths in a tensor.
@@ -227,12 +229,12 @@ def with_bias(call: AttentionCall) -> AttentionCall:
 
 
 def rotation_bias(rotation: Rotation, frequencies: Tensor, block: Block) -> Tensor:
-    """Difference that the rotation makes to the scores of a block, ``[batch, heads, n, key]``, float32.
+    """Change of the scores of a block by the rotation, ``[batch, heads, n, key]``, float32.
 
     Args:
         rotation: defines which channels are a pair.
-        frequencies: of all queries of the call, ``[batch or 1, query, pairs]``.
-        block: raw queries and keys.
+        frequencies: of every query of the call, ``[batch or 1, query, pairs]``.
+        block: holds unrotated queries and keys.
     """
     first_of, second_of = channels_of_pairs(rotation)
     distance = block.distance.to(frequencies.dtype)
@@ -247,12 +249,12 @@ def rotation_bias(rotation: Rotation, frequencies: Tensor, block: Block) -> Tens
 
 
 def channels_of_pairs(rotation: Rotation) -> tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor, int], Tensor]]:
-    """Functions of ``x […, head_dim]`` and the number of a pair to its first and its second channel, ``[…, 1]``."""
-    step, away = (1, rotation.dims // 2) if rotation.layout == "half" else (2, 1)
+    """Two functions of ``x […, head_dim]`` and a pair's number: its first and its second channel, ``[…, 1]``."""
+    step, offset = (1, rotation.dims // 2) if rotation.layout == "half" else (2, 1)
     return (
         lambda x, pair: x[..., step * pair : step * pair + 1],
-        lambda x, pair: x[..., step * pair + away : step * pair + away + 1],
+        lambda x, pair: x[..., step * pair + offset : step * pair + offset + 1],
     )
 
 
-ROUTE = Route("length_rotation", accepts, prepare=prepare)
+ROUTE = Route("length_rotation", accepts, prepare)

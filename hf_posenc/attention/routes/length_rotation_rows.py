@@ -1,7 +1,7 @@
-"""Length-dependent rotation (dynamic NTK) where about every query has a length of its own: many of them at once.
+"""Length-dependent rotation (dynamic NTK) on a GPU, if almost every query has its own length: many queries at once.
 
 A GPU takes some hundred microseconds to launch the kernels of one length, whatever they compute. Here the keys are
-rotated for as many queries at a time as fill its memory's bandwidth.
+rotated for many queries at a time, enough to use the full memory bandwidth.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.geometry import Layout, Rotation
 from hf_posenc.core.rotation import rotate_at_once, table
 
-NUMBERS = 2**25  # of rotated keys at a time: 128 MiB in float32
-FEW = 8  # queries of a length, up to which it costs less to rotate all keys for each than to launch more kernels
+NUMBERS = 2**25  # in the rotated keys that exist at a time: 128 MiB in float32
+FEW = 8  # with fewer queries per length, rotating all keys for each query costs less than launching more kernels
 
 
-def pays(call: AttentionCall, lengths: int) -> bool:
-    """Whether the queries of a call have so many lengths, on a device where each costs launches, without gradient."""
+def is_faster(call: AttentionCall, lengths: int) -> bool:
+    """Whether this is faster than runs: a call without gradients on a GPU has few queries of each length."""
     rotations = call.terms.row_rotation
     return (
         call.values.device.type != "cpu"
@@ -30,30 +30,30 @@ def pays(call: AttentionCall, lengths: int) -> bool:
 
 
 def attend(call: AttentionCall, lengths: Tensor) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]`` of contiguous positions without a mask.
+    """Attention output ``[batch, heads, query, value_dim]`` of contiguous positions without a mask.
 
     Args:
-        call: its row rotation has `frequencies_of`, and is its only term.
-        lengths: of the queries ``[query]``.
+        call: has a row rotation with `frequencies_of` as its only term.
+        lengths: length at each query, ``[query]``.
     """
     rotations = call.terms.row_rotation
     assert rotations is not None
     assert rotations.frequencies_of is not None
     frequencies, layout = rotations.frequencies_of(lengths), rotations.rotation_of(1).layout
-    some = max(1, NUMBERS // call.keys[0].numel())
+    size = max(1, NUMBERS // call.keys[0].numel())
     parts = []
-    for start in range(0, call.query_length, some):
-        rows = slice(start, min(start + some, call.query_length))
-        parts.append(mixed(call, layout, frequencies[rows, None], rows))
+    for start in range(0, call.query_length, size):
+        rows = slice(start, min(start + size, call.query_length))
+        parts.append(attend_rows(call, layout, frequencies[rows, None], rows))
     return torch.cat(parts, dim=2)
 
 
-def mixed(call: AttentionCall, layout: Layout, frequencies: Tensor, rows: slice) -> Tensor:
-    """Mixed values of some queries ``[batch, heads, n, value_dim]``.
+def attend_rows(call: AttentionCall, layout: Layout, frequencies: Tensor, rows: slice) -> Tensor:
+    """Attention output of some queries ``[batch, heads, n, value_dim]``.
 
     Args:
-        call: its queries and keys are raw.
-        layout: which channels are a pair.
+        call: holds unrotated queries and keys.
+        layout: which channels form a pair.
         frequencies: of the queries, ``[n, 1, pairs]``.
         rows: the n queries.
     """
@@ -62,14 +62,14 @@ def mixed(call: AttentionCall, layout: Layout, frequencies: Tensor, rows: slice)
     key, value = call.keys[0][:, :, :seen], call.values[:, :, :seen]
     exact = torch.promote_types(key.dtype, torch.float32)
     query = call.queries[0][:, :, rows].transpose(1, 2)[..., None, :].to(exact)  # [batch, n, heads, 1, head_dim]
-    here, there = call.ctx.query_positions[0, rows, None], call.ctx.key_positions[:1, :seen]
-    query = rotate_at_once(query, layout, table(rotation, here))[..., 0, :]
-    kv_heads, whole = key.shape[1], 2 * frequencies.shape[-1] == key.shape[-1]
-    # Channels that are not rotated are put beside the others, for each query.
-    key = key[:, None].to(exact).expand(-1, 1 if whole else len(frequencies), -1, -1, -1)
-    keys = rotate_at_once(key, layout, table(rotation, there))  # [batch, n, kv_heads, key, head_dim]
+    query_positions, key_positions = call.ctx.query_positions[0, rows, None], call.ctx.key_positions[:1, :seen]
+    query = rotate_at_once(query, layout, table(rotation, query_positions))[..., 0, :]
+    kv_heads, rotates_all = key.shape[1], 2 * frequencies.shape[-1] == key.shape[-1]
+    # Channels that are not rotated are concatenated with the rotated ones, which exist once per query.
+    key = key[:, None].to(exact).expand(-1, 1 if rotates_all else len(frequencies), -1, -1, -1)
+    keys = rotate_at_once(key, layout, table(rotation, key_positions))  # [batch, n, kv_heads, key, head_dim]
     scores = query.unflatten(2, (kv_heads, -1)) @ keys.transpose(-1, -2)  # [batch, n, kv_heads, group, key]
-    scores = scores * (call.scale)
+    scores = scores * call.scale
     if call.ctx.causal:
         own = torch.arange(rows.start, rows.stop, device=key.device) + call.first_query
         later = torch.arange(seen, device=key.device) > own[:, None]

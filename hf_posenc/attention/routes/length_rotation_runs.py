@@ -1,9 +1,9 @@
-"""Length-dependent rotation (dynamic NTK) on the kernel: group queries of equal length and run one group at a time.
+"""Length-dependent rotation (dynamic NTK) on the kernel: queries of equal length form a run, computed by itself.
 
     run of n rows after m keys:  m keys visible to all of them, and a causal square of n
 
-Keys are rotated for a run and discarded; the backward pass rotates them again. Memory is that of one copy of the keys
-for any number of runs.
+Keys are rotated for a run and then discarded; the backward pass rotates them again. So memory holds one rotated copy of
+the keys for any number of runs.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def length_runs(
     causal: bool,
     device: torch.device,
 ) -> Iterator[LengthRun]:
-    """The queries of a contiguous call, length by length, with their rotations.
+    """The runs of queries of equal length in a contiguous call, with their rotations.
 
     Args:
-        rotations: of every length.
-        runs: slices of queries of one length, and that length.
+        rotations: the rotation for every length.
+        runs: slices of queries of equal length, each with its length.
         first: position of the first key.
         ahead: number of keys before the first query.
         keys: number of keys.
@@ -56,7 +56,15 @@ def length_runs(
 
 @dataclass(frozen=True)
 class LengthRun:
-    """Queries of one length, their own and all their keys, the rotation, and the chunks of keys, causal or not."""
+    """A run of queries of equal length.
+
+    Attributes:
+        rows: the queries.
+        own: the keys at the same positions as the queries.
+        seen: number of keys that are visible to some query.
+        rotation, table: the rotation for this length, and its table at all visible keys.
+        pieces: slices of keys for one kernel call each, and whether the call is causal.
+    """
 
     rows: slice
     own: slice
@@ -66,18 +74,17 @@ class LengthRun:
     pieces: tuple[tuple[slice, bool], ...]
 
     def rotated(self, query: Tensor, key: Tensor, *, back: bool = False) -> tuple[Tensor, Tensor]:
-        """Queries and keys of the run, rotated; or their gradients rotated ``back``."""
+        """Queries and keys of the run, rotated; or their gradients, rotated ``back``."""
         cos, sin = self.table[0], -self.table[1] if back else self.table[1]
-        of_queries = cos[:, :, self.own], sin[:, :, self.own]
-        return rotate(query, self.rotation, of_queries), rotate(key, self.rotation, (cos, sin))
+        query_table = cos[:, :, self.own], sin[:, :, self.own]
+        return rotate(query, self.rotation, query_table), rotate(key, self.rotation, (cos, sin))
 
 
 def table_from(rotation: Rotation, first: int, length: int, device: torch.device) -> Table:
     """`table` at positions ``first, first + 1, …``, the way that is cheapest on a device.
 
-    A GPU takes longest for the launches. A processor takes longest for the angles in float64: there it is by the
-    addition theorem from one angle in ``STEP``, with errors of three float32 roundings; a run has thousands of angles,
-    used by one layer only.
+    On a GPU, kernel launches dominate. On a processor, thousands of float64 angles per run do, each for one layer only.
+    There every ``STEP``-th angle is computed, and the others by the angle sum formulas, with three float32 roundings.
     """
     if device.type != "cpu":
         return table(rotation, torch.arange(first, first + length, device=device)[None])
@@ -92,21 +99,21 @@ def table_from(rotation: Rotation, first: int, length: int, device: torch.device
 
 
 class RotatedRuns(torch.autograd.Function):
-    """Rotate and mix run by run; the backward pass does so again, with the merged result: no rotated key is kept."""
+    """Rotate and attend run by run. The backward pass rotates again, so that no rotated key is kept."""
 
     @staticmethod
     def forward(
         ctx: Any, runs: Callable[[], Iterator[LengthRun]], scale: float, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        """Mixed values ``[batch, heads, query, value_dim]`` of raw queries and keys."""
-        kernel, total = by_device.of(query), PartialSum(query)
+        """Attention output ``[batch, heads, query, value_dim]`` of unrotated queries and keys."""
+        kernel, total = by_device.kernel_of(query), PartialSum(query)
         for run in runs():
             q, k = run.rotated(query[:, :, run.rows], key[:, :, : run.seen])
             for seen, causal in run.pieces:
-                more, lse = kernel.attend(
+                part, part_lse = kernel.attend(
                     q, k[:, :, seen], value[:, :, seen], causal=causal, mask=None, scale=scale
                 )  # fmt: skip
-                total.add(run.rows, more, lse)
+                total.add(run.rows, part, part_lse)
         out = total.out.to(query.dtype)
         ctx.save_for_backward(query, key, value, out, total.lse)
         ctx.runs, ctx.scale = runs, scale
@@ -114,10 +121,10 @@ class RotatedRuns(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the raw tensors."""
+        """Gradients of the unrotated queries and keys, and of the values."""
         query, key, value, out, lse = ctx.saved_tensors
         d_query, d_key, d_value = (torch.zeros_like(t) for t in (query, key, value))
-        kernel = by_device.of(query)
+        kernel = by_device.kernel_of(query)
         for run in ctx.runs():
             rows = run.rows
             q, k = run.rotated(query[:, :, run.rows], key[:, :, : run.seen])

@@ -1,6 +1,6 @@
 """Regions on CUDA: torch's own kernels on causal squares and rectangles, merged by log-sum-exp.
 
-A band next to the diagonal needs no mask: shifted by its nearest distance it is a causal square with a window.
+A band next to the diagonal needs no mask: shifted by its nearest distance, it is a causal square with a window.
 
     nearest ≤ i − j < farthest   =   rows nearest …, keys … length − nearest, causal, window farthest − nearest
 """
@@ -27,7 +27,7 @@ from hf_posenc.core.regions import Band
 
 
 def accepts(call: AttentionCall) -> bool:
-    """The calls of the CPU route, on devices whose kernels have windows; also a window alone."""
+    """Whether a decoder's call on CUDA has no mask or dropout, and as terms a window, or regions that can be cut."""
     return (
         by_device.on_cuda(call.values.device)
         and (call.is_unmasked_square or call.is_decode)
@@ -37,7 +37,7 @@ def accepts(call: AttentionCall) -> bool:
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
+    """Attention output ``[batch, heads, query, value_dim]``."""
     if call.is_decode and call.key_length > 1:
         return merge.attend([PartialAttention(n, slice(0, 1), keys) for n, keys in seen_by_newest(call)], call)
     return merge.attend(list(prefill_cuts(call)), call)
@@ -47,7 +47,7 @@ def prefill_cuts(call: AttentionCall) -> Iterator[PartialAttention]:
     """The partials of a prefill."""
     start = start_of(call)
     for number, band in enumerate(bands_of(call)):
-        if band == Band(band.nearest, band.farthest):
+        if band.is_of_distances:
             yield from windowed(number, band, call.key_length)
         else:
             cut = cut_of(band)
@@ -64,4 +64,4 @@ def windowed(number: int, band: Band, length: int) -> Iterator[PartialAttention]
     yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), True, window)
 
 
-ROUTE = Route("regions_cuda", accepts, attend)
+ROUTE = Route("regions_cuda", accepts, lambda call: attend)

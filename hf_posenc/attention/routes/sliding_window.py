@@ -1,7 +1,7 @@
 """Sliding window: each query attends to the keys within a band of distances, and only those are read.
 
-One kernel call for each block of queries and the slice of their visible keys, under one small mask; a decode query sees
-all of its slice.
+Each block of queries is one kernel call with the slice of its visible keys and a small mask. A decode query needs no
+mask, because it sees its whole slice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from hf_posenc.attention.call import AttentionCall, unseen_ahead
+from hf_posenc.attention.call import AttentionCall, causal_band
 from hf_posenc.attention.route import Route
 from hf_posenc.core.grouped_heads import attend_packed
 from hf_posenc.core.regions import EVERYTHING, Band
@@ -22,14 +22,14 @@ ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
 
 
 def accepts(call: AttentionCall) -> bool:
-    """A window over a full square, or over a decode query, and no other terms."""
+    """Whether a window is the only term of a full square or a decode query."""
     terms = call.terms
     return (call.is_unmasked_square or call.is_decode) and terms.only("visible") and terms.visible != EVERYTHING
 
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with this window."""
-    band = unseen_ahead(call.terms.visible, call.ctx.causal)
+    band = causal_band(call.terms.visible, call.ctx.causal)
     if call.is_decode and band.is_of_distances:
         return partial(_decode, band.keys_seen(slice(call.key_length - 1, call.key_length), call.key_length))
     return _by_blocks
@@ -41,8 +41,8 @@ def _decode(seen: slice, call: AttentionCall) -> Tensor:
 
 
 def _by_blocks(call: AttentionCall) -> Tensor:
-    band = unseen_ahead(call.terms.visible, call.ctx.causal)
-    mixed = [
+    band = causal_band(call.terms.visible, call.ctx.causal)
+    outputs = [
         scaled_dot_product_attention(
             call.queries[0][:, :, rows],
             call.keys[0][:, :, seen],
@@ -54,7 +54,7 @@ def _by_blocks(call: AttentionCall) -> Tensor:
         )
         for rows, seen, mask in blocks_of_band(band, call.query_length, call.key_length, call.ctx.device)
     ]
-    return torch.cat(mixed, dim=2)
+    return torch.cat(outputs, dim=2)
 
 
 def blocks_of_band(
@@ -69,15 +69,15 @@ def blocks_of_band(
         # The window covers all keys of the first queries, and the kernel's own causality is faster than a mask.
         done = keys if band.farthest is None else min(keys, band.farthest)
         yield slice(0, done), slice(0, done), None
-    mask, before = None, None
+    mask, mask_offsets = None, None
     for start in range(done, queries, ROWS):
         end = min(start + ROWS, queries)
         seen = band.keys_seen(slice(start + ahead, end + ahead), keys)
-        here = (end - start, seen.stop - seen.start, start - seen.start)
-        if here != before:  # blocks away from both ends share one mask
+        offsets = (end - start, seen.stop - seen.start, start - seen.start)
+        if offsets != mask_offsets:  # blocks away from both ends share one mask
             rows = torch.arange(start + ahead, end + ahead, device=device)
-            mask, before = band.holds(rows[:, None], torch.arange(seen.start, seen.stop, device=device)), here
+            mask, mask_offsets = band.holds(rows[:, None], torch.arange(seen.start, seen.stop, device=device)), offsets
         yield slice(start, end), seen, mask
 
 
-ROUTE = Route("sliding_window", accepts, prepare=prepare)
+ROUTE = Route("sliding_window", accepts, prepare)

@@ -1,1 +1,1 @@
-"""What the engines that serve a checkpoint compute from its configuration, one small file an engine."""
+"""The rotation that each serving engine computes from a checkpoint's configuration; one file for each engine."""

@@ -1,4 +1,4 @@
-"""Compare what each engine computes from an exported configuration with what transformers computes from it."""
+"""Compare the rotation that each engine computes from an exported configuration with that of transformers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ READERS: dict[str, Callable[[Stated], ReadRotation]] = {
     reader.NAME: reader.read for reader in (vllm, sglang, mlx_lm, llama_cpp)
 }
 BY_LAYER_TYPE = {reader.NAME: reader.BY_LAYER_TYPE for reader in (sglang, mlx_lm, llama_cpp)}
-"""Models of which an engine's reading of parameters by type of layer was looked up; vLLM keeps transformers' form."""
+"""Models whose code for parameters by type of layer was read in an engine. vLLM reads transformers' form of all."""
 ROUNDING = 1e-6
-"""Relative: engines compute frequencies in float32."""
+"""Relative tolerance: engines compute frequencies in float32."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What an engine makes of an exported checkpoint.
+    """The comparison of an engine with transformers for an exported checkpoint.
 
     Attributes:
-        reader: the engine, and the version that was read.
-        verdict: whether it computes the same as transformers; ``unknown`` where its code was not read for this model.
-        layers: the type of layers; None for all of a model whose layers share their parameters.
-        logit_scale: factor of the rotated part of the logits against transformers'; None where it is unable.
-        phase: largest difference between two angles of rotation, in radians, at ``length`` tokens; None likewise.
-        length: up to which it is compared, in tokens.
-        reason: why it is unable or unknown; empty otherwise.
+        reader: engine, and the version whose code was read.
+        verdict: whether it computes the same as transformers; ``unknown`` if its code was not read for this model.
+        layers: type of layers; None if all layers share their parameters.
+        logit_scale: factor of the rotated part of the logits relative to transformers; None if not compared.
+        phase: largest difference between two angles, in radians, at ``length`` tokens; None if not compared.
+        length: length up to which rotations are compared, in tokens.
+        reason: why the verdict is ``unable`` or ``unknown``; empty otherwise.
     """
 
     reader: str
@@ -50,7 +50,7 @@ class Reading:
         return f"{self.reader}{where}: {self.verdict}{self.explanation()}"
 
     def explanation(self) -> str:
-        """By how much it differs, or why it is unable; empty where it computes the same."""
+        """The size of the difference, or the reason of the verdict; empty if the engine computes the same."""
         if self.reason:
             return f": {self.reason}"
         parts = []
@@ -63,10 +63,10 @@ class Reading:
 
 
 def read_elsewhere(model: Any) -> list[Reading]:
-    """What engines would compute from the export of a patched model, by their own formulas.
+    """Compare the rotation that engines would compute from the export of a patched model with that of transformers.
 
-    No engine is run: the formula of each was written from reading its code. A scheme that depends on the length is
-    compared up to the trained length, as its export is.
+    No engine runs. Their formulas were written from reading their code. A scheme that depends on the length is compared
+    up to the trained length, like its export.
 
     Args:
         model: a patched model that `hf_posenc.export` can write; it is not changed.
@@ -76,13 +76,13 @@ def read_elsewhere(model: Any) -> list[Reading]:
 
     Raises:
         NotPatched: the model carries no scheme.
-        NotExpressible: as `hf_posenc.export`.
+        NotExpressible: transformers cannot compute the scheme, see `hf_posenc.export`.
     """
     return list(readings(plain_config(model)))
 
 
 def readings(plain: PlainConfig) -> Iterator[Reading]:
-    """What engines compute from a configuration."""
+    """Comparisons of all engines with transformers for a configuration."""
     for layers, rotary in plain.rotaries.items():
         stated = stated_for(plain, layers, rotary)
         for reader, read in READERS.items():
@@ -91,13 +91,13 @@ def readings(plain: PlainConfig) -> Iterator[Reading]:
                 yield Reading(reader, "unknown", layers, None, None, stated.served_length, reason)
                 continue
             try:
-                yield compared(reader, layers, read(stated), rotary, stated.served_length)
+                yield compare_rotation(reader, layers, read(stated), rotary, stated.served_length)
             except Unread as error:
                 yield Reading(reader, "unable", layers, None, None, stated.served_length, str(error))
 
 
 def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> Stated:
-    """What a configuration states of the layers of one type."""
+    """The parameters that a configuration states for the layers of one type."""
     config, parameters = plain.of_base, plain.parameters if layers is None else plain.parameters[layers]
     pairs = len(rotary.rotation.frequencies)
     share = parameters.get("partial_rotary_factor", 1.0)
@@ -108,17 +108,17 @@ def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> St
     )  # fmt: skip
 
 
-def compared(reader: str, layers: str | None, found: ReadRotation, rotary: HostRotary, length: int) -> Reading:
-    """What an engine computes, against what transformers does.
+def compare_rotation(reader: str, layers: str | None, read: ReadRotation, rotary: HostRotary, length: int) -> Reading:
+    """Compare the rotation ``read`` by an engine with that of transformers.
 
     Raises:
-        Unread: it rotates another number of channels.
+        Unread: the engine rotates another number of channels.
     """
     own, own_scale = rotary.rotation.numbers, rotary.logit_scale * rotary.rotation.amplitude**2
-    if len(found.frequencies) != len(own):
-        raise Unread(f"it rotates {2 * len(found.frequencies)} channels of a head, transformers {2 * len(own)}")
-    same = all(math.isclose(a, b, rel_tol=ROUNDING, abs_tol=0) for a, b in zip(found.frequencies, own, strict=True))
-    phase = 0.0 if same else length * max(abs(a - b) for a, b in zip(found.frequencies, own, strict=True))
-    scale = found.amplitude**2 / own_scale
+    if len(read.frequencies) != len(own):
+        raise Unread(f"it rotates {2 * len(read.frequencies)} channels of a head, transformers {2 * len(own)}")
+    same = all(math.isclose(a, b, rel_tol=ROUNDING, abs_tol=0) for a, b in zip(read.frequencies, own, strict=True))
+    phase = 0.0 if same else length * max(abs(a - b) for a, b in zip(read.frequencies, own, strict=True))
+    scale = read.amplitude**2 / own_scale
     exact = same and math.isclose(scale, 1.0, rel_tol=2 * ROUNDING)
     return Reading(reader, "exact" if exact else "different", layers, scale, phase, length)

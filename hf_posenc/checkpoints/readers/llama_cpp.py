@@ -1,7 +1,7 @@
-"""llama.cpp, through its converter: read in the sources that llama-cpp-python 0.3.36 carries.
+"""llama.cpp with its converter, as read in the sources inside llama-cpp-python 0.3.36.
 
-The runtime reads YaRN's temperature of its own from ``rope.scaling.attn_factor``, which the converter does not write;
-``rope.scaling.yarn_attn_factor``, which it does, is computed anew (``src/llama-context.cpp``).
+The runtime reads YaRN's temperature from ``rope.scaling.attn_factor``, which the converter does not write. The
+converter writes ``rope.scaling.yarn_attn_factor``, which the runtime recomputes (``src/llama-context.cpp``).
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
-    grown,
-    interpolated,
+    linear,
     llama3,
     longrope_by_length,
     longrope_default,
     unscaled,
     unscaled_head,
     yarn_frequencies,
+    yarn_temperature,
 )
 
 NAME = "llama.cpp's converter"
@@ -25,13 +25,13 @@ WITH_FREQUENCIES = ("llama", "mistral", "mixtral", "apertus", "exaone4")
 WITH_LISTS = ("phi3",)
 """Models for which it writes LongRoPE's lists, with the default temperature."""
 BY_LAYER_TYPE = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert")
-"""Models with parameters by type of layer that were read: of layers with a window it writes the base alone."""
+"""Models with parameters by type of layer whose code was read. For layers with a window it writes only the base."""
 UNSCALED = ("modernbert",)
-"""Models of which it writes that nothing is scaled."""
+"""Models for which it writes no scaling."""
 
 
 def read(stated: Stated) -> ReadRotation:
-    """What llama.cpp computes from a converted checkpoint: unscaled RoPE, for a RoPE type it does not know."""
+    """The rotation of llama.cpp for a converted checkpoint. RoPE types that it does not know become unscaled RoPE."""
     if stated.sliding or stated.model_type in UNSCALED:
         return unscaled(stated)
     if stated.rope_type == "llama3" and stated.model_type not in WITH_FREQUENCIES:
@@ -42,8 +42,8 @@ def read(stated: Stated) -> ReadRotation:
 
 
 def yarn(stated: Stated) -> ReadRotation:
-    """Always 0.1 ln s + 1, and whole pairs at the ends of the ramp."""
-    return ReadRotation(yarn_frequencies(stated, truncate=True), grown(stated.factor))
+    """YaRN with temperature 0.1 ln s + 1, whatever is stated, and a ramp that ends at whole pairs."""
+    return ReadRotation(yarn_frequencies(stated, truncate=True), yarn_temperature(stated.factor))
 
 
-FORMULAS = {"linear": interpolated, "llama3": llama3, "yarn": yarn, "proportional": unscaled_head}
+FORMULAS = {"linear": linear, "llama3": llama3, "yarn": yarn, "proportional": unscaled_head}

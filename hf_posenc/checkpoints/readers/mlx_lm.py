@@ -1,4 +1,4 @@
-"""mlx-lm: read in ``mlx_lm/models/rope_utils.py`` and the classes of models of 0.32.2."""
+"""mlx-lm, as read in ``mlx_lm/models/rope_utils.py`` and the model classes of version 0.32.2."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hf_posenc.checkpoints.readers.stated import (
     Stated,
     Unread,
     by_type,
-    divided,
-    grown,
     longrope_default,
+    longrope_frequencies,
     proportional_divided,
     unscaled,
     with_base,
     yarn_frequencies,
+    yarn_temperature,
 )
 
 NAME = "mlx-lm 0.32"
@@ -23,22 +23,22 @@ SCALED_MODELS = (
     *("llama", "mistral", "ministral3", "qwen2", "qwen3", "gemma3_text", "granite", "olmo2", "olmo3", "exaone4"),
     *("gpt_oss", "ernie4_5", "seed_oss", "apertus", "minicpm", "deepseek_v3"),
 )
-"""Models whose class hands the scaling on; the others rotate by ``rope_theta`` alone."""
+"""Models whose class applies the scaling. The others rotate by ``rope_theta`` alone."""
 DEMAND_TYPE = ("phi3", "qwen2_moe", "hunyuan_v1_dense")
 """Models whose class raises for a scaling without a key ``type``, which transformers 5 does not write."""
 WHOLE_HEAD = ("glm",)
 """Models whose class rotates all channels of a head, whatever share is stated."""
 BY_LAYER_TYPE = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert")
-"""Models with parameters by type of layer that were read: the first three by the keys before transformers 5 alone."""
+"""Models with parameters by type of layer whose code was read. The first three read only the old keys."""
 GEMMA_3_BASES = {"full_attention": 1e6, "sliding_attention": 1e4}
-"""What its class of Gemma 3 takes where no base is stated; those of the others demand one."""
+"""Default bases of its Gemma 3 class. The classes of the other models have none."""
 
 
 def read(stated: Stated) -> ReadRotation:
-    """What mlx-lm computes.
+    """The rotation of mlx-lm.
 
     Raises:
-        Unread: it raises for this RoPE type, or for this model.
+        Unread: mlx-lm raises for this RoPE type, or for this model.
     """
     if stated.layers is not None:
         return of_layer_type(stated)
@@ -52,10 +52,10 @@ def read(stated: Stated) -> ReadRotation:
 
 
 def of_layer_type(stated: Stated) -> ReadRotation:
-    """Layers with a window are never scaled, and no layers of Gemma 3n are.
+    """The rotation of layers of one type. Layers with a window are never scaled, nor are any layers of Gemma 3n.
 
     Raises:
-        Unread: it has no class for the model, or finds no base.
+        Unread: mlx-lm has no class for the model, or finds no base.
     """
     if stated.model_type == "modernbert":
         raise Unread("it has no class for this model")
@@ -69,20 +69,19 @@ def of_layer_type(stated: Stated) -> ReadRotation:
 
 
 def yarn(stated: Stated) -> ReadRotation:
-    """The quotient of two mscales, 1 and 0 by default; neither ``attention_factor`` nor ``truncate`` is read."""
-    mscale, of_all = stated.parameters.get("mscale", 1.0), stated.parameters.get("mscale_all_dim", 0.0)
-    return ReadRotation(
-        yarn_frequencies(stated, truncate=True), grown(stated.factor, mscale) / grown(stated.factor, of_all)
-    )
+    """YaRN with the quotient of mscales, by default 1 and 0. ``attention_factor`` and ``truncate`` are not read."""
+    mscale, mscale_all = stated.parameters.get("mscale", 1.0), stated.parameters.get("mscale_all_dim", 0.0)
+    temperature = yarn_temperature(stated.factor, mscale) / yarn_temperature(stated.factor, mscale_all)
+    return ReadRotation(yarn_frequencies(stated, truncate=True), temperature)
 
 
 def longrope(stated: Stated) -> ReadRotation:
-    """The long list at every length, with the default temperature: no mscale is handed on."""
-    return ReadRotation(divided(stated, "long_factor"), longrope_default(stated))
+    """LongRoPE with the long list at every length, and the default temperature, because no mscale is read."""
+    return ReadRotation(longrope_frequencies(stated, "long_factor"), longrope_default(stated))
 
 
 FORMULAS = {
-    "dynamic": unscaled,  # up to max_position_embeddings, which is where it is compared
+    "dynamic": unscaled,  # up to max_position_embeddings, the length at which it is compared
     "yarn": yarn,
     "longrope": longrope,
     "proportional": proportional_divided,

@@ -1,4 +1,4 @@
-"""SGLang, and vLLM before its pull request 48351: read in ``srt/layers/rotary_embedding`` of SGLang's repository."""
+"""SGLang, and vLLM before its pull request 48351, as read in SGLang's ``srt/layers/rotary_embedding``."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
     Unread,
-    by_mscales,
     by_type,
-    grown,
-    powers,
+    mscale_quotient,
     proportional_divided,
+    rope_frequencies,
     unscaled,
     unscaled_head,
     yarn_frequencies,
+    yarn_temperature,
 )
 
 NAME = "SGLang, older vLLM"
 BY_LAYER_TYPE = ("gemma3_text", "modernbert")
-"""Models with parameters by type of layer that were read, in ``srt/models``."""
+"""Models with parameters by type of layer whose code was read, in ``srt/models``."""
 
 
 def read(stated: Stated) -> ReadRotation:
-    """What SGLang computes.
+    """The rotation of SGLang.
 
     Raises:
-        Unread: it knows no such RoPE type.
+        Unread: SGLang does not know the RoPE type.
     """
     return by_type(stated, FORMULAS) if stated.layers is None else of_layer_type(stated)
 
 
 def of_layer_type(stated: Stated) -> ReadRotation:
-    """Layers with a window are never scaled, and no layers of ModernBERT are.
+    """The rotation of layers of one type. Layers with a window are never scaled, nor are any layers of ModernBERT.
 
     Raises:
-        Unread: it counts no positions past a window.
+        Unread: the layers have a window, and SGLang gives all positions beyond it the rotation of the last one.
     """
     if stated.model_type == "modernbert":
         if stated.sliding:
@@ -45,21 +45,20 @@ def of_layer_type(stated: Stated) -> ReadRotation:
 
 
 def dynamic(stated: Stated) -> ReadRotation:
-    """Static: the base of the longest text at every length."""
+    """Dynamic NTK as a static rotation: the base of the longest text at every length."""
     s, dims = stated.factor, stated.rotary_dim
-    return ReadRotation(powers(stated.theta * (s * s - (s - 1)) ** (dims / (dims - 2)), dims))
+    return ReadRotation(rope_frequencies(stated.theta * (s * s - (s - 1)) ** (dims / (dims - 2)), dims))
 
 
 def yarn(stated: Stated) -> ReadRotation:
-    """``attn_factor`` multiplies the pair of mscales, or 0.1 ln s + 1; ``attention_factor`` is not read."""
-    given = stated.parameters
-    own = by_mscales(stated) or grown(stated.factor)
-    return ReadRotation(
-        yarn_frequencies(stated, truncate=given.get("truncate", True)), own * given.get("attn_factor", 1.0)
-    )
+    """YaRN with ``attn_factor`` times the quotient of mscales, or times 0.1 ln s + 1; not with ``attention_factor``."""
+    parameters = stated.parameters
+    temperature = mscale_quotient(stated) or yarn_temperature(stated.factor)
+    frequencies = yarn_frequencies(stated, truncate=parameters.get("truncate", True))
+    return ReadRotation(frequencies, temperature * parameters.get("attn_factor", 1.0))
 
 
 FORMULAS = {"dynamic": dynamic, "yarn": yarn, "proportional": unscaled_head}
-"""Of ``proportional`` it looks for the share beside ``rope_parameters``, where transformers 5 leaves none."""
+"""For ``proportional`` it reads the share from outside ``rope_parameters``, where transformers 5 writes none."""
 OF_TRANSFORMERS = vllm.FORMULAS | {"proportional": proportional_divided}
-"""Its class of Gemma 3 calls transformers' own functions, which read what today's vLLM reads."""
+"""Its Gemma 3 class calls transformers' own functions, which read the same parameters as vLLM 0.32."""

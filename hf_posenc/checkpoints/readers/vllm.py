@@ -1,4 +1,4 @@
-"""vLLM: read in ``vllm/model_executor/layers/rotary_embedding`` of the wheel of 0.32.0."""
+"""vLLM, as read in ``vllm/model_executor/layers/rotary_embedding`` of the wheel of 0.32.0."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from functools import partial
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
-    by_mscales,
     by_type,
-    grown,
+    mscale_quotient,
     unscaled,
     yarn_frequencies,
+    yarn_temperature,
 )
 
 NAME = "vLLM 0.32"
 
 
 def yarn(stated: Stated) -> ReadRotation:
-    """``attention_factor``, else the pair of mscales, else 0.1 ln s + 1; ``truncate`` is read."""
-    given = stated.parameters
-    amplitude = given.get("attention_factor")
-    if amplitude is None:
-        both = given.get("mscale") and given.get("mscale_all_dim")  # vLLM takes 0 for not stated
-        amplitude = (by_mscales(stated) if both else None) or grown(stated.factor)
-    return ReadRotation(yarn_frequencies(stated, truncate=given.get("truncate", True)), amplitude)
+    """YaRN with ``attention_factor``, or else the quotient of mscales, or else 0.1 ln s + 1; with ``truncate``."""
+    parameters = stated.parameters
+    temperature = parameters.get("attention_factor")
+    if temperature is None:
+        both = parameters.get("mscale") and parameters.get("mscale_all_dim")  # vLLM treats 0 as missing
+        temperature = (mscale_quotient(stated) if both else None) or yarn_temperature(stated.factor)
+    return ReadRotation(yarn_frequencies(stated, truncate=parameters.get("truncate", True)), temperature)
 
 
 FORMULAS = {"dynamic": unscaled, "yarn": yarn}
 read = partial(by_type, own=FORMULAS)
-"""What vLLM computes. Its ``dynamic`` is static: the base grows by a quotient of lengths, which is 1."""
+"""The rotation of vLLM. Its ``dynamic`` is unscaled, because the base grows by a quotient of lengths that is 1."""

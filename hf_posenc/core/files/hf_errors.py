@@ -1,4 +1,4 @@
-"""Raise errors of transformers and safetensors as ours: what happened, and what to do."""
+"""Convert errors of transformers and safetensors to errors of this package, which say what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hf_posenc.errors import (
     shown,
 )
 
-# What these libraries raise is told apart by words and class names: importing the classes takes a second.
+# Errors are recognized by words and class names: importing their classes takes a second.
 UNEXPECTED = re.compile(r"unexpected keyword argument '([^']*)'")
 NOT_FOUND_ERRORS = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "RepositoryNotFoundError")
 NO_NAME_OF_THE_HUB = "HFValidationError"
@@ -30,20 +30,20 @@ REASONS = {
     "instantiate the backend tokenizer": "it has no tokenizer that the installed packages read",
     "no file named model.safetensors": "it has no model.safetensors, and pickled weights (.bin) are not opened",
 }
-"""Words of transformers that say little → what they mean."""
+"""Words in unclear messages of transformers → their meaning."""
 
 
 @contextmanager
 def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
-    """Raise errors of transformers and safetensors as ours while ``name`` is loaded.
+    """Convert errors of transformers and safetensors while the checkpoint ``name`` is loaded.
 
     Args:
-        name: of the checkpoint.
-        options: keywords that a caller may have meant by an unknown one.
+        name: name of the checkpoint.
+        options: valid keywords, to suggest one for an unknown keyword.
 
     Raises:
-        ModelNotFound: it cannot be found, or not downloaded without a network.
-        UnknownOption: a keyword that nothing takes.
+        ModelNotFound: the checkpoint is not found, or cannot be downloaded without a network.
+        UnknownOption: neither the loader nor a scheme has this keyword.
         CheckpointMismatch: its files are damaged, or cannot be loaded.
         MissingPackage: its quantisation or backend needs a package that is not installed.
         NoMemory: it is larger than the machine's memory.
@@ -58,21 +58,21 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
 
 
 def explanation(error: Exception, name: str, options: Iterable[str] = ()) -> PosEncError:
-    """The error of ours that says why a checkpoint could not be loaded; arguments as of `explained_errors`."""
-    first = reason_of(error)
+    """Error of this package that says why a checkpoint could not be loaded; arguments as in `explained_errors`."""
+    reason = reason_of(error)
     if isinstance(error, ImportError):
         return MissingPackage(
-            f"The model {shown(name)} needs a package: {first}. Install it, or choose a model without."
+            f"The model {shown(name)} needs a package: {reason}. Install it, or choose another model."
         )
     if is_out_of_memory(error):
         return NoMemory(
-            f"The checkpoint {shown(name)} does not fit in memory: {first or 'no details were given'}. "
+            f"The checkpoint {shown(name)} does not fit in memory: {reason or 'no details were given'}. "
             "Check the sizes in its configuration, or load a smaller one."
         )
-    wrong = UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
-    if wrong is not None:
+    keyword = UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if keyword is not None:
         return UnknownOption(
-            f"{wrong[1]!r} is no argument of loading and no option of a scheme.{nearest(wrong[1], options)} "
+            f"{keyword[1]!r} is no argument of loading and no option of a scheme.{nearest(keyword[1], options)} "
             "Leave it out; `hf-posenc info NAME` lists the options of a scheme."
         )
     if type(error).__name__ == NO_NAME_OF_THE_HUB:
@@ -81,23 +81,23 @@ def explanation(error: Exception, name: str, options: Iterable[str] = ()) -> Pos
         )
     if type(error).__name__ in NOT_FOUND_ERRORS or (isinstance(error, OSError) and not os.path.isdir(name)):
         return ModelNotFound(
-            f"The model {shown(name)} is not available: {first}. "
+            f"The model {shown(name)} is not available: {reason}. "
             f"Check the name; while there is a network, `hf download {name}` fetches it."
         )
     return CheckpointMismatch(
-        f"The checkpoint {shown(name)} cannot be loaded: {type(error).__name__}: {first}. "
+        f"The checkpoint {shown(name)} cannot be loaded: {type(error).__name__}: {reason}. "
         "Copy or save it again, or check the arguments of this call."
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that main memory or that of a GPU is full."""
+    """Whether an error means that main memory or GPU memory is full."""
     return isinstance(error, MemoryError) or type(error).__name__ == NO_GPU_MEMORY or NO_MEMORY in str(error)
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of an error's message, with the second where the first ends in a colon."""
+    """First line of an error's message, with the second line if the first ends in a colon; or its known meaning."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
-    if (known := next((meant for said, meant in REASONS.items() if said in lines[0]), None)) is not None:
-        return known
+    if (meaning := next((meaning for words, meaning in REASONS.items() if words in lines[0]), None)) is not None:
+        return meaning
     return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(" .:")[:300]

@@ -7,16 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 1 << 20  # bytes; more is damage or an attack
-MAX_DEPTH = 20  # objects and lists in each other
+MAX_BYTES = 1 << 20  # larger files are damaged or an attack
+MAX_DEPTH = 20  # nested objects and lists
 
 
 def read_object(file: Path, largest: int = MAX_BYTES) -> dict[str, Any]:
-    """Parse the object in a file.
+    """Parse the JSON object in a file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is too large or too deep, has a key twice, or holds no JSON object.
+        ValueError: the file is too large or too deep, has a duplicate key, or contains no JSON object.
     """
     with open(file, "rb", opener=open_without_waiting) as opened:
         data = opened.read(largest + 1)
@@ -34,22 +34,22 @@ def read_object(file: Path, largest: int = MAX_BYTES) -> dict[str, Any]:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """Open a file without waiting for the other end of a pipe."""
+    """Opener that does not block on a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object, and refuse one that has a key twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Build a dictionary from key–value pairs; raises `ValueError` for a duplicate key."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"it has the key {max(names, key=names.count)!r} twice")
-    return found
+    return content
 
 
 def is_nested_deeper(value: Any, levels: int) -> bool:
     """Whether objects and lists are nested more than ``levels`` deep."""
     if not isinstance(value, (dict, list)):
         return False
-    inner = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(is_nested_deeper(one, levels - 1) for one in inner)
+    children = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(is_nested_deeper(child, levels - 1) for child in children)

@@ -1,9 +1,9 @@
-"""Atomic replacement of several files: all of them are new or all old, whatever interrupts the writing.
+"""Atomic replacement of several files: all of them are new or all are old, even if writing is interrupted.
 
-The files are written into a hidden folder inside their target. When the last one is written, the files they replace are
-moved away, configuration first, and the new ones are moved in, configuration last. An error anywhere moves everything
-back; a kill between two renames, or an interrupt of the moving back, leaves a result that does not load, never a
-mixture of two, and the old files in the hidden folder.
+The files are written into a hidden folder inside their target. Then the files they replace are moved away,
+configuration first, and the new files are moved in, configuration last. An error moves everything back. A kill between
+two renames, or an interrupt while files are moved back, never leaves a mixture of two results. It leaves a result that
+does not load, and the old files in the hidden folder.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from hf_posenc.core.files.atomic import folder_created, refuse_special_file
 from hf_posenc.errors import FolderUnusable
 
 HIDDEN_PREFIX = ".unfinished-"
-CONFIG_FILES = ("adapter_config.json", "config.json")  # without these nothing loads
-SHARED_FILE = "README.md"  # which other programs edit as well
+CONFIG_FILES = ("adapter_config.json", "config.json")  # no result loads without them
+SHARED_FILE = "README.md"  # other programs edit it, too
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 INDEX = re.compile(r"(?P<stem>.+)\.safetensors\.index(?P<variant>\..+)?\.json")
 
 
 @contextmanager
 def staged(folder: str | os.PathLike[str], *, companions: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a folder to write a result into; at the end of the block its files replace those of the same names.
+    """Yield a folder to write a result into. After the block its files replace the target's files of the same names.
 
-    Old weight files that the new ones do not replace are removed: a loader prefers a single old file to new shards.
+    Old weight files that the result does not replace are removed: a loader prefers a single old file to new shards.
 
     Args:
-        folder: the target; made if need be, and removed again if it is new and the block fails.
-        companions: names of files that are removed where the new result has none of that name.
+        folder: the target; it is created if necessary, and removed again if it is new and the block fails.
+        companions: names of files that are removed if the result does not have them.
     """
     folder = Path(folder)
     with folder_created(folder):
@@ -51,7 +51,7 @@ def staged(folder: str | os.PathLike[str], *, companions: Collection[str] = ()) 
 
 
 def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: Sequence[str] = ()) -> None:
-    """Move all files below ``new`` to the same places in ``folder``, or none. No link is replaced; a folder may be one.
+    """Move all files below ``new`` to the same places in ``folder``, or none. Folders may be links; files may not.
 
     Args:
         new: the finished result, on the same disk; it is removed afterwards.
@@ -60,49 +60,50 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
         last: names of files that are moved in after all others.
 
     Raises:
-        FolderUnusable: a link is in the place of a file of the result.
+        FolderUnusable: the target has a link in place of a file of the result.
     """
 
     def rank(file: Path) -> int:
         return 2 + last.index(file.name) if file.name in last else int(file.name in CONFIG_FILES)
 
-    coming = sorted((file.relative_to(new) for file in new.rglob("*") if file.is_file()), key=rank)
-    going = [file for file in coming if (folder / file).is_file()] + superseded_files(coming, folder, companions)
-    before = Path(tempfile.mkdtemp(prefix=HIDDEN_PREFIX, dir=folder))
-    moves = [(folder / file, before / file) for file in sorted(going, key=rank)[::-1]]
-    moves += [(new / file, folder / file) for file in coming]
+    new_files = sorted((file.relative_to(new) for file in new.rglob("*") if file.is_file()), key=rank)
+    old_files = [file for file in new_files if (folder / file).is_file()]
+    old_files += superseded_files(new_files, folder, companions)
+    backup = Path(tempfile.mkdtemp(prefix=HIDDEN_PREFIX, dir=folder))
+    moves = [(folder / file, backup / file) for file in sorted(old_files, key=rank)[::-1]]
+    moves += [(new / file, folder / file) for file in new_files]
     begun: list[tuple[Path, Path]] = []
     try:
-        for file in coming:
+        for file in new_files:
             refuse_special_file(folder / file)
             refuse_link(folder / file)
         for source, target in moves:
             target.parent.mkdir(parents=True, exist_ok=True)
-            begun.append((source, target))  # first, as an interrupt may come right behind the move
+            begun.append((source, target))  # first: an interrupt may come right after the move
             os.replace(source, target)
     except BaseException:
         for source, target in reversed(begun):
             if target.exists() and not source.exists():
                 os.replace(target, source)
-        shutil.rmtree(before, ignore_errors=True)  # not reached where this is interrupted, too
+        shutil.rmtree(backup, ignore_errors=True)  # not reached if moving back is interrupted
         raise
-    shutil.rmtree(before, ignore_errors=True)
+    shutil.rmtree(backup, ignore_errors=True)
     shutil.rmtree(new, ignore_errors=True)
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse to replace a link by a file: what it leads to may be on another disk, or belong to something else."""
+    """Refuse to replace a link by a file: its target may be on another disk, or belong to another program."""
     if path.is_symlink():
         raise FolderUnusable(
             f"{path} is a link, and a file of the result has that name. Remove the link, or choose another folder."
         )
 
 
-def superseded_files(coming: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:
-    """Files of an earlier result in ``folder`` that belong to it and that no file of the new one replaces."""
-    found = []
-    for subfolder in {file.parent for file in coming}:
-        names = {file.name for file in coming if file.parent == subfolder}
+def superseded_files(new_files: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:
+    """Weight files and companions of an earlier result in ``folder`` that no new file replaces."""
+    superseded = []
+    for subfolder in {file.parent for file in new_files}:
+        names = {file.name for file in new_files if file.parent == subfolder}
         weights = {weight_file_of(name) for name in names} - {None}
         for old in (folder / subfolder).iterdir() if (folder / subfolder).is_dir() else ():
             if (
@@ -110,12 +111,12 @@ def superseded_files(coming: Sequence[Path], folder: Path, companions: Collectio
                 and old.is_file()
                 and (old.name in companions or weight_file_of(old.name) in weights)
             ):
-                found.append(subfolder / old.name)
-    return found
+                superseded.append(subfolder / old.name)
+    return superseded
 
 
 def weight_file_of(name: str) -> str | None:
-    """``model.safetensors`` for that file, for its shards and for their index; None for what holds no weights."""
-    if found := INDEX.fullmatch(name):
-        return f"{found['stem']}{found['variant'] or ''}.safetensors"
+    """``model.safetensors`` for that file, for its shards and for their index; None for a file without weights."""
+    if match := INDEX.fullmatch(name):
+        return f"{match['stem']}{match['variant'] or ''}.safetensors"
     return SHARD.sub("", name) if name.endswith(".safetensors") else None

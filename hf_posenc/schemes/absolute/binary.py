@@ -68,7 +68,7 @@ class Binary(Scheme):
         """Codes of ``positions [batch or 1, query]``, ``[batch or 1, query, width]``, float32.
 
         Raises:
-            PositionOutOfTable: a position has more digits than there are channels for.
+            PositionOutOfTable: a position has more digits than ``width``.
         """
         check_table_rows(positions, self.longest, self.record.name)
         digit = torch.arange(min(self.digits, ALL_DIGITS), device=positions.device)
@@ -80,5 +80,5 @@ class Binary(Scheme):
 
     @property
     def longest(self) -> int | None:
-        """2^width; None where that exceeds the longest sequence allowed."""
+        """2^width; None if that exceeds the longest sequence allowed."""
         return 2**self.digits if self.digits < ALL_DIGITS else None

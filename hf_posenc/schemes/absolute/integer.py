@@ -25,8 +25,8 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.registry import register_scheme
 
 Direction = Literal["ones", "random", "learned"]
-"""The vector along which numbers are added; `Along` says what each is good for."""
-SEED = 0  # of the random signs
+"""The vector along which numbers are added; see `Along`."""
+SEED = 0  # seed of the random signs
 
 
 @register_scheme(
@@ -63,7 +63,7 @@ class Integer(Scheme):
 
 
 def refuse_zero(alpha: float) -> None:
-    """Refuse the factor that makes every code zero.
+    """Refuse a factor that makes every code zero.
 
     Raises:
         OptionOutOfRange: ``alpha`` is 0.
@@ -76,8 +76,8 @@ class Along(nn.Module):
     """Multiply each number by one direction vector of the model's width, the option ``direction`` of scalar codes.
 
     ``ones`` adds the number to every channel, as in the textbooks. LayerNorm subtracts the mean over channels, so the
-    code has no effect in GPT-2 and BERT; Llama's RMSNorm keeps it. ``random`` has fixed random signs instead of ones,
-    of the same norm but not constant; ``learned`` starts from N(0, 1) and is trained.
+    code has no effect in GPT-2 and BERT; Llama's RMSNorm keeps it. ``random`` has fixed random signs instead of ones:
+    the same norm, but not constant. ``learned`` starts from N(0, 1) and is trained.
     """
 
     def __init__(self, direction: Direction, width: int) -> None:
@@ -92,7 +92,7 @@ class Along(nn.Module):
             nn.init.normal_(self.vector)
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """``numbers […]``, float32, to ``[…, width]``, float32."""
+        """Multiply ``numbers […]`` by the direction: ``[…, width]``, float32."""
         if self.vector is None:
             return numbers[..., None] * constant(self.signs, torch.float32, numbers.device)
         return numbers[..., None] * self.vector.float()

@@ -4,7 +4,7 @@
 
 GPT-2 and BERT have such a table and keep it; Llama gets a new one, as does any model when ``num_positions`` is given.
 A table has no values for positions past its last row, so those are refused. The table is learned; a new one needs
-training. ``std`` is the standard deviation of a new table (0.02, as in GPT-2 and BERT); it is refused where the model's
+training. ``std`` is the standard deviation of a new table (0.02, as in GPT-2 and BERT); it is refused if the model's
 own table is kept.
 
 Gehring, Auli, Grangier, Yarats, Dauphin 2017, arXiv:1705.03122, section 3.1; as in GPT-2 and BERT.
@@ -52,7 +52,7 @@ class Learned(Scheme):
             nn.init.normal_(self.table.weight, std=self.std)
 
     def embed(self, positions: Tensor) -> Tensor | None:
-        """Rows of the scheme's own table, ``[batch or 1, query, width]``; None where the model's own is used.
+        """Rows of the scheme's own table, ``[batch or 1, query, width]``; None if the model's own is used.
 
         Raises:
             PositionOutOfTable: a position is past the last row.
@@ -69,8 +69,8 @@ class Learned(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """Number of rows of the model's table where that is kept."""
-        return self.rows if self.keeps_table and not self.geometry.biased else 0  # a bias of the model's own goes
+        """Number of rows of the model's table if that is kept."""
+        return self.rows if self.keeps_table and not self.geometry.biased else 0  # the model's own bias is removed
 
     @property
     def longest(self) -> int:

@@ -4,7 +4,7 @@
                              = E_b + α / (1 − α) (E_a − E_0)
 
 With this choice of u the first n positions (a = 0) are the rows of the table. α ≠ 1/2 distinguishes (a, b) from (b, a);
-α → 0 repeats the table. No parameter is added: what is trained is the model's own table. Zero-shot use works modestly;
+α → 0 repeats the table. No parameter is added: training changes the model's own table. Zero-shot use works modestly;
 fine-tune briefly.
 
 Su 2020, kexue.fm/archives/7947.
@@ -63,10 +63,10 @@ class LearnedHier(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """Number of rows of the table; none where the model has a learned bias as well, which a scheme replaces."""
+        """Number of rows of the table; 0 if the model also has a learned bias, which a scheme replaces."""
         return 0 if self.geometry.biased else self.rows
 
     @property
     def longest(self) -> int:
-        """n², two digits of base n."""
+        """n², the number of values of two digits of base n."""
         return self.rows**2

@@ -3,8 +3,8 @@
     q_p = (1 − t) E_⌊r⌋ + t E_⌊r⌋₊₁          r = p (n − 1) / (L − 1),  t = r − ⌊r⌋,  L = target length
 
 The first and the last row keep the first and the last position. ``mode="tile"`` repeats the table instead
-(q_p = E_{p mod n}), as Longformer was initialised; ``"nearest"`` takes the nearest row. What is trained is the model's
-own table; fine-tune.
+(q_p = E_{p mod n}), as Longformer was initialised; ``"nearest"`` takes the nearest row. Fine-tuning trains the model's
+own table.
 
 Chen et al. 2023, arXiv:2306.15595, section 3.2, for rotations; of tables: Dosovitskiy et al. 2020, "ViT",
 arXiv:2010.11929, section 3.2; tiles: Beltagy, Peters, Cohan 2020, "Longformer", arXiv:2004.05150, section 5.
@@ -59,13 +59,13 @@ class LearnedInterp(Scheme):
         check_table_rows(positions, self.longest, self.record.name)
         if self.mode == "tile":
             return embedding(positions % self.rows, table)
-        # In integers: where r is an integer, the row is taken unchanged, at any length.
+        # Integer arithmetic: if r is an integer, its row is returned unchanged, at any length.
         row = positions * self.last // self.steps
-        rest = (positions * self.last - row * self.steps) / self.steps
+        fraction = (positions * self.last - row * self.steps) / self.steps
         if self.mode == "nearest":
-            rest = rest.round()
-        following = (row + 1).clamp(max=self.last)
-        return torch.lerp(embedding(row, table), embedding(following, table), rest[..., None].to(table.dtype))
+            fraction = fraction.round()
+        next_row = (row + 1).clamp(max=self.last)
+        return torch.lerp(embedding(row, table), embedding(next_row, table), fraction[..., None].to(table.dtype))
 
     @property
     def keeps_table(self) -> bool:
@@ -74,14 +74,14 @@ class LearnedInterp(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """Number of rows of the table where they are repeated, or not interpolated.
+        """Number of rows of the table if they are repeated, or not interpolated.
 
-        None where the model has a learned bias as well, which a scheme replaces.
+        0 if the model also has a learned bias, which a scheme replaces.
         """
         interpolated = self.mode != "tile" and self.steps > self.last
         return 0 if interpolated or self.geometry.biased else self.rows
 
     @property
     def longest(self) -> int | None:
-        """The target length; None where the table is repeated."""
+        """The target length; None if the table is repeated."""
         return None if self.mode == "tile" else self.geometry.target_length

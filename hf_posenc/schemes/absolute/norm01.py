@@ -2,9 +2,9 @@
 
     x_p ← x_p + α p / (N − 1) u          u = direction, N = sequence length, or a fixed number
 
-It is bounded, but a step is 1/2 in a sequence of three tokens and 1/3 in one of four. Each new token changes the codes
-of all before it. A sequence can then not be continued from a cache: generate with ``use_cache=False``, or fix ``n``;
-positions from n on are then greater than 1.
+The code is bounded, but a step is 1/2 in a sequence of three tokens and 1/3 in one of four. Each new token changes the
+codes of all earlier ones, so a sequence cannot be continued from a cache: generate with ``use_cache=False``, or fix
+``n``. With a fixed ``n``, codes of positions from n on are greater than 1.
 
 Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many textbooks. Nothing is
 learned unless ``direction="learned"``; for models trained with it.
@@ -64,7 +64,7 @@ class Norm01(Scheme):
 
     @property
     def needs_whole_text(self) -> bool:
-        """Unless the length is fixed."""
+        """Whether codes depend on the sequence length: always, unless ``n`` is fixed."""
         return self.fixed is None
 
     @property

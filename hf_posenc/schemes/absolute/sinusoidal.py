@@ -32,10 +32,10 @@ CodeLayout = Literal["interleaved", "concat"]
 class Sinusoidal(Scheme):
     """Fixed codes, defined at every position; models trained with them still fail soon past their trained length.
 
-    ``schedule="linear"`` spaces the frequencies evenly from 1 to 1 / base, ``"custom"`` takes ``frequencies``, one for
-    each two channels; ``kind`` leaves zeros in place of the sines or the cosines; ``layout="concat"`` puts all sines
-    before all cosines; ``reverse`` puts the last frequency first; ``scale="learned"`` starts from 1 / √width. Of an odd
-    width the sines have one channel more.
+    ``schedule="linear"`` spaces the frequencies evenly from 1 to 1 / base; ``"custom"`` takes ``frequencies``, one per
+    two channels. ``kind="sin"`` or ``"cos"`` sets the other half of the channels to 0. ``layout="concat"`` puts all
+    sines before all cosines; ``reverse`` puts the last frequency first; ``scale="learned"`` starts from 1 / √width. An
+    odd width has one more sine than cosines.
     """
 
     formula = r"""
@@ -95,7 +95,7 @@ def geometric_schedule(base: float, width: int) -> tuple[float, ...]:
 
 
 def linear_schedule(base: float, width: int) -> tuple[float, ...]:
-    """From 1 down to 1 / base in equal steps."""
+    """Frequencies from 1 down to 1 / base in equal steps."""
     count = (width + 1) // 2
     step = (1 - 1 / base) / max(count - 1, 1)
     return tuple(1 - m * step for m in range(count))

@@ -9,8 +9,8 @@ from torch import Tensor
 def text_lengths(positions: Tensor) -> Tensor:
     """Length of the sequence that each token belongs to, ``[batch or 1, query]``.
 
-    A batch row may hold several sequences: one ends where the next position is not higher, as in packed documents.
-    Padding, which repeats a position, forms sequences of its own whose lengths are not used.
+    A batch row may hold several packed sequences: a sequence ends where the next position is not higher. Padding
+    repeats a position and so forms its own sequences, whose lengths are not used.
     """
     length = positions.shape[1]
     indices = torch.arange(length, device=positions.device)

@@ -30,7 +30,7 @@ from hf_posenc.schemes.registry import register_scheme
 class Llama4Temperature(Scheme):
     """Queries scaled by the logarithm of their position, a step every ``floor`` tokens. Works on top of any positions.
 
-    Below the first step nothing changes.
+    Positions below the first step are unchanged.
     """
 
     formula = r"""
@@ -53,7 +53,7 @@ class Llama4Temperature(Scheme):
         self.scale, self.floor, self.offset = scale, floor, offset
 
     def query_scale(self, ctx: PositionContext) -> Tensor:
-        """Factor of each query, ``[batch or 1, query]``, float32; 1 where CAPE shifts it below 0."""
+        """Factor of each query, ``[batch or 1, query]``, float32; 1 at negative positions, which CAPE may cause."""
         return ctx.once(
             ("llama4_temp", self.scale, self.floor, self.offset),
             lambda: 1 + self.scale * ((ctx.query_positions + self.offset) // self.floor).clamp(min=0).float().log1p(),

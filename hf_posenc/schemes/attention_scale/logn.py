@@ -57,7 +57,7 @@ class LogN(Scheme):
 def keys_seen(ctx: PositionContext) -> Tensor:
     """Number of unpadded keys visible to each query, ``[batch or 1, query or 1]``."""
     if ctx.causal:
-        return (ctx.query_positions + 1).clamp(min=1)  # itself at least, where CAPE shifts it below 0
+        return (ctx.query_positions + 1).clamp(min=1)  # at least its own; CAPE may shift positions below 0
     if ctx.text_keys is not None:
         return ctx.text_keys
     if ctx.real_keys is None:

@@ -4,8 +4,8 @@
                                           z: q_i · k_j / √d; a composed bias is added to z'
 
 If logits z are drawn from N(0, 1), the expected weight at distance Δ is proportional to 1 / (Δ/τ + 1). All keys from Δ
-to 10 Δ together then have the same weight as those from 10 Δ to 100 Δ. The growing spread gives that weight to few of
-them. Nearby tokens (Δ ≪ τ) keep their logits: a = 1 and m = 0 at distance 0, where α = β = √e in the paper's terms.
+to 10 Δ together then have the same weight as those from 10 Δ to 100 Δ. The growing spread gives that weight to few
+keys. Nearby tokens (Δ ≪ τ) keep their logits: a = 1 and m = 0 at distance 0, where α = β = √e in the paper's terms.
 
 For training from scratch, with norms of queries and keys. The authors combine it with RoPE without its slowest pairs,
 here ``"proportional+scale_invariant"``; on plain RoPE they find it poor. Do not add another temperature by length.
@@ -47,14 +47,14 @@ class ScaleInvariant(Scheme):
         self.tau = tau
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """(a − 1) z + m of a block of queries."""
+        """(a − 1) z + m for a block of queries."""
         return BlockBias(self.of_block)
 
     def of_block(self, block: Block) -> Tensor:
-        """What is added to the scores, ``[batch, heads, n, key]``."""
+        """The bias (a − 1) z + m, ``[batch, heads, n, key]``."""
         squared = block.of_distance(self.squared)
         return (squared.sqrt() - 1) * block.scores + (1 - squared)
 
     def squared(self, distance: Tensor) -> Tensor:
-        """a² of distances ``[…]``, ``[1, …]``; hidden keys are ahead, and get that of distance 0."""
+        """a² of distances ``[…]``, ``[1, …]``; later keys, which are hidden, get the value of distance 0."""
         return 2 * (distance.clamp(min=0).float() / self.tau).log1p()[None] + 1

@@ -39,8 +39,9 @@ class ALiBi(Scheme):
     """Linear penalty on distance with one slope per head. No parameters by default; defined at every length.
 
     ``slopes`` is the rule of the released code (default) or the plain geometric one; they differ if the number of heads
-    is not a power of two. It can be a list of one slope ≥ 0 a head (0: no position). ``"learned"`` trains them from the
-    released ones on, as logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
+    is not a power of two. It can also be a list with one slope ≥ 0 per head (0: no position). ``"learned"`` trains
+    their logarithms, starting from the released ones, shared by all layers. ``interpolate`` divides the slopes
+    (arXiv:2310.13017).
     """
 
     formula = r"""
@@ -67,20 +68,20 @@ class ALiBi(Scheme):
         chosen = slopes if isinstance(slopes, list) else SLOPE_RULES[slopes](geometry.heads // sides, bias_max) * sides
         if len(chosen) != geometry.heads:
             raise OptionOutOfRange(
-                f"slopes must have one value for each of {geometry.heads} heads, got {len(chosen)}. Give one a head."
+                f"slopes must have one value for each of {geometry.heads} heads, got {len(chosen)}. Give one per head."
             )
         self.slopes, self.interpolate = tuple(chosen), interpolate
         self.log_slopes = nn.Parameter(torch.empty(geometry.heads)) if slopes == "learned" else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Reset learned slopes to those of the released rule."""
+        """Reset learned slopes to the values of the released rule."""
         if self.log_slopes is not None:
             with torch.no_grad():
                 self.log_slopes.copy_(torch.tensor(self.slopes).log())
 
     def bias(self, ctx: PositionContext) -> KeyBias | ToeplitzBias:
-        """Bias of every key, ``[batch or 1, heads, key]``, or of every distance; never of every query-key pair."""
+        """Bias of every key, ``[batch or 1, heads, key]``, or of every distance; never of every pair."""
         slopes = self._slopes(ctx)
         if not ctx.causal and self.halves:
             return ToeplitzBias(lambda distance: _one_sided(slopes, distance))
@@ -92,17 +93,17 @@ class ALiBi(Scheme):
 
 
 def linear_bias(slopes: Tensor, ctx: PositionContext, once: Hashable | None = None) -> KeyBias | ToeplitzBias:
-    """−slope · distance with ``slopes [heads]``; of keys alone, where a decoder's positions are not remapped.
+    """The bias −slope · distance, with ``slopes [heads]``; a bias of keys if a decoder's positions are not remapped.
 
-    ``once`` identifies slopes that all layers share: the bias of keys is then made once a forward pass.
+    ``once`` identifies slopes that all layers share: the bias of keys is then computed once per forward pass.
     """
     if not ctx.causal or ctx.remapped:
         return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()), slopes)
-    return _of_keys(slopes, ctx) if once is None else ctx.once(once, lambda: _of_keys(slopes, ctx))
+    return _key_bias(slopes, ctx) if once is None else ctx.once(once, lambda: _key_bias(slopes, ctx))
 
 
-def _of_keys(slopes: Tensor, ctx: PositionContext) -> KeyBias:
-    # Relative to the last key, which cancels in the softmax: a slope's gradient is a sum over these numbers.
+def _key_bias(slopes: Tensor, ctx: PositionContext) -> KeyBias:
+    # Relative to the last key: this cancels in the softmax, and keeps the terms of a slope's gradient small.
     offsets = ctx.exact(ctx.key_positions - ctx.key_positions[:, -1:])
     return KeyBias(slopes[:, None] * offsets[:, None, :], slopes)
 
@@ -118,14 +119,14 @@ def _check_halves(geometry: Geometry) -> None:
 
 
 def _one_sided(slopes: Tensor, distance: Tensor) -> Tensor:
-    """The penalty ``[heads, …]`` where the first half of the heads sees no later keys, the other no earlier ones."""
+    """The penalty ``[heads, …]``; it hides later keys from the first half of the heads, earlier ones from the rest."""
     side = torch.ones_like(slopes, dtype=distance.dtype)
     side[len(slopes) // 2 :] = -1
     return by_head(-slopes, distance.abs()).masked_fill(by_head(side, distance) < 0, UNSEEN)
 
 
 def code_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
-    """The released rule: geometric for a power of two; else those of the power below, and every second above it."""
+    """The released rule: geometric for a power of two; else those of the power below, and every second of the next."""
     below = 2 ** math.floor(math.log2(heads))
     return geometric_slopes(below, bias_max) + geometric_slopes(2 * below, bias_max)[0::2][: heads - below]
 

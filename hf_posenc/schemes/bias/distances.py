@@ -1,4 +1,4 @@
-"""Helpers of biases that depend on the distance: compute one value per distance, not per query-key pair."""
+"""Helpers for biases that depend on the distance: compute one value per distance, not per query-key pair."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tens
     Returns:
         ``[heads, …]``.
     """
-    # Distances are unknown while tracing; fractional ones, and those of one query, are as many as there are pairs.
-    # Tracing is asked first: numel() of a shape would fix a length that a graph leaves open.
+    # While tracing, distances are unknown. Fractional distances, and those of a single query, differ for every pair.
+    # The test for tracing comes first, because numel() of a shape would fix the length of the graph.
     if is_traced() or distance.is_floating_point() or distance.shape[:-1].numel() == 1:
         return function(distance.flatten()).unflatten(-1, distance.shape)
     low, high = (int(end) for end in distance.aminmax())
@@ -37,7 +37,7 @@ def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tens
 
 
 def by_head(factors: Tensor, distance: Tensor) -> Tensor:
-    """The outer product of ``factors [heads]`` and ``distance […]``, ``[heads, …]``."""
+    """Outer product of ``factors [heads]`` and ``distance […]``, ``[heads, …]``."""
     return factors.view(-1, *(1,) * distance.ndim) * distance
 
 
@@ -47,12 +47,12 @@ def exact(distance: Tensor) -> Tensor:
 
 
 def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
-    """Row of a table of ``2 · farthest + 1`` rows, the first for keys that far back (Shaw's order: key − query).
+    """Row of each distance in a table of ``2 · farthest + 1`` rows, in Shaw's order: the earliest keys first.
 
     Args:
         distance: query − key, whole numbers, any shape.
-        farthest: where distances of either sign are clipped.
-        name: of the scheme, for the message.
+        farthest: largest distance, in either direction; greater ones are clipped.
+        name: name of the scheme, for the message.
 
     Raises:
         CannotCombine: distances are fractional, and a table has no values between its rows.
@@ -65,42 +65,30 @@ def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
     return (-distance).clamp(-farthest, farthest) + farthest
 
 
-def of_even_block(function: Callable[[Tensor], Tensor], block: Block) -> Tensor:
-    """A function of the distance at every pair of a block whose positions run in steps of one, ``[1, n, key]``.
-
-    It is evaluated once for every distance.
-
-    Args:
-        function: whole distances ``[m]`` to ``[m]``, with autograd.
-        block: of such queries.
-    """
-    return block.at_pairs(function(block.distances))[None]
-
-
 def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], block: Block) -> Tensor:
     """q_i · table[row of i − j] of a block whose positions run in steps of one, ``[batch, heads, n, key]``.
 
-    Products of every query with every distance that occurs, the largest first; then pair (r, j) is in column
-    n − 1 − r + j, and a view whose rows are one shorter has it in column j. No gather is needed.
+    Every query is multiplied with the row of every distance that occurs, the largest distance first. Pair (r, j) is
+    then in column n − 1 − r + j. In a view whose rows are one element shorter, it is in column j, without a gather.
 
     Args:
         query: ``[batch, heads, n, head_dim]``.
         table: ``[rows, head_dim]`` or ``[heads, rows, head_dim]``.
-        row_of: whole distances ``[m]`` to rows of the table.
-        block: of these queries.
+        row_of: function from whole distances ``[m]`` to rows of the table.
+        block: the block of these queries.
     """
     n, keys, distances = query.shape[2], block.key.shape[2], block.distances
-    if n == 1:  # a gather of the last axis is ten times as fast as an index_select of it
+    if n == 1:  # on the last axis, gather is ten times as fast as index_select
         products = query @ table.transpose(-1, -2)
         return products.gather(-1, row_of(distances).expand(*products.shape[:-1], -1))
     codes = table.index_select(-2, row_of(distances))
     products = query @ codes.transpose(-1, -2)
-    # No as_strided: a compiler refuses to write into one.
+    # Not as_strided, because a compiler refuses to write into its result.
     shorter = products.shape[-1] - 1
     return products.flatten(-2)[..., n - 1 : n - 1 + n * shorter].unflatten(-1, (n, shorter))[..., :keys]
 
 
-def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
+def query_scores(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
     """q_i · table[row_ij], ``[batch, heads, n, key]``.
 
     Args:
@@ -109,17 +97,17 @@ def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
         row: ``[batch or 1, n, key]``.
     """
     codes = table.T
-    if is_traced():  # as a batch: of a plain matrix torch.export compares the strides of the queries with their number
+    if is_traced():  # a batch; with a matrix torch.export would compare the strides of the queries with their number
         codes = codes[None]
     products = query @ codes
     return products.gather(-1, row[:, None].expand(*query.shape[:3], row.shape[-1]))
 
 
-def of_keys(key: Tensor, table: Tensor, row: Tensor, *, heads: int) -> Tensor:
-    """k_j · table[row_ij], ``[batch, heads, n, key]``, of ``key [batch, kv_heads, key, head_dim]``."""
+def key_scores(key: Tensor, table: Tensor, row: Tensor, *, heads: int) -> Tensor:
+    """k_j · table[row_ij], ``[batch, heads, n, key]``, for ``key [batch, kv_heads, key, head_dim]``."""
     products = table @ key.transpose(-1, -2)  # [batch, kv_heads, rows, key]
-    found = products.gather(-2, row[:, None].expand(*key.shape[:2], *row.shape[1:]))
-    return found.repeat_interleave(heads // key.shape[1], dim=1)
+    scores = products.gather(-2, row[:, None].expand(*key.shape[:2], *row.shape[1:]))
+    return scores.repeat_interleave(heads // key.shape[1], dim=1)
 
 
 OfFar = Callable[[Block, int], Tensor]
@@ -128,16 +116,16 @@ OfFar = Callable[[Block, int], Tensor]
 def near_and_far(
     block: Block, first: int, farthest: int, *, causal: bool, near: Callable[[Block], Tensor], far: OfFar
 ) -> Tensor:
-    """A bias ``[batch, heads, n, key]`` of a block whose positions run in steps of one.
+    """A clipped bias ``[batch, heads, n, key]`` of a block whose positions run in steps of one.
 
     Args:
-        block: of a bias that reads no scores.
-        first: index of its first query among its keys; as a number, since a GPU would be waited for to read it.
-        farthest: distance from which, on either side, all have the same row.
-        causal: whether no key is ahead of its query.
-        near: the bias of the block's keys nearby.
-        far: the bias of keys that are all ``farthest`` or more behind (given that distance), or ahead (its negative);
-            broadcasts to the same shape.
+        block: block of a bias that reads no scores.
+        first: index of the first query among the keys, as a Python number: reading it would wait for a GPU.
+        farthest: distance from which on, in either direction, the bias is constant.
+        causal: whether no key is later than its query.
+        near: computes the bias of a block at any distances.
+        far: computes the bias of a block whose keys all have a distance of at least ``farthest``, or at most its
+            negative. It receives that distance; its result broadcasts to the same shape.
     """
     if is_traced():  # the graph is for any length
         return near(block)
@@ -146,14 +134,14 @@ def near_and_far(
     stop = keys if causal else max(min(first + block.query.shape[2] - 1 + farthest, keys), start)
     if (start, stop) == (0, keys):
         return near(block)
-    behind, here, ahead = (of_columns(block, slice(*ends)) for ends in ((0, start), (start, stop), (stop, keys)))
-    parts = [(behind, farthest), (here, None), (ahead, -farthest)]
+    earlier, middle, later = (with_columns(block, slice(*ends)) for ends in ((0, start), (start, stop), (stop, keys)))
+    parts = [(earlier, farthest), (middle, None), (later, -farthest)]
     biases = [near(part) if at is None else _spread(far(part, at), part) for part, at in parts if part.key.shape[2] > 0]
     return torch.cat(biases, dim=-1)
 
 
-def of_columns(block: Block, columns: slice) -> Block:
-    """The block with some of its keys, for a bias that reads no scores."""
+def with_columns(block: Block, columns: slice) -> Block:
+    """The block restricted to some keys, for a bias that reads no scores."""
     return replace(block, key=block.key[:, :, columns], key_positions=block.key_positions[:, columns])
 
 
@@ -164,14 +152,14 @@ def _spread(bias: Tensor, block: Block) -> Tensor:
 def bucket_starts(buckets: int, span: int) -> tuple[int, ...]:
     """The smallest distance of each bucket after the first.
 
-    Bucket m + c, c ≥ 1, starts at the smallest n with (n / m)^(m − 1) > ((span − 1) / m)^(c − 1). Computed in
-    integers, as a rounded logarithm may be off at an exact power.
+    Bucket m + c, c ≥ 1, starts at the smallest n with (n / m)^(m − 1) > ((span − 1) / m)^(c − 1). This is computed in
+    integers, because a rounded logarithm may be wrong at an exact power.
     """
     exact = buckets // 2
     starts = list(range(1, exact + 1))
     for c in range(1, buckets - exact + 1):
         widest = ((span - 1) / exact) ** ((c - 1) / (exact - 1))
-        n = max(starts[-1], int(exact * widest) - 1, exact + 1)  # at most a few below
+        n = max(starts[-1], int(exact * widest) - 1, exact + 1)  # at most a little too small
         while n ** (exact - 1) * exact ** (c - 1) <= (span - 1) ** (c - 1) * exact ** (exact - 1):
             n += 1
         starts.append(n)

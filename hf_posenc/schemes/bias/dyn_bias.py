@@ -2,8 +2,8 @@
 
     score[h, i, j] = q_i · k_j / √d + MLP(x)_h          x = i − j,  or sign(i − j) ln(1 + |i − j|) with log=True
 
-``depth`` hidden layers of ``width`` channels with SiLU between them. The distance keeps its sign, so left and right
-differ; the network is evaluated once for each distance, not for each pair.
+The network has ``depth`` hidden layers of ``width`` channels, with SiLU in between. The distance keeps its sign, so
+left and right differ. The network is evaluated once for each distance, not for each pair.
 
 Wang et al. 2021, "CrossFormer", arXiv:2108.00154, section 3.2; on the logarithm Liu et al. 2021, "Swin Transformer V2",
 arXiv:2111.09883, section 3.3; SiLU and depth as in x-transformers.
@@ -56,15 +56,15 @@ class DynamicBias(Scheme):
             layer.reset_parameters()
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        """Bias of any distances, ``[heads, …]``, float32, with gradients to the network."""
-        return ToeplitzBias(self.of_pairs)
+        """Bias of any distance, with gradients to the network."""
+        return ToeplitzBias(self.bias_at)
 
-    def of_pairs(self, distance: Tensor) -> Tensor:
-        """Bias of ``distance […]``, ``[heads, …]``."""
-        return per_distance(self.of, distance)
+    def bias_at(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``, float32."""
+        return per_distance(self.network, distance)
 
-    def of(self, distance: Tensor) -> Tensor:
-        """The network at ``distance [n]``, ``[heads, n]``, float32; computed in float64, as large terms cancel."""
+    def network(self, distance: Tensor) -> Tensor:
+        """Network output at ``distance [n]``, ``[heads, n]``, float32; float64 inside, because large terms cancel."""
         x = exact(distance)
         x = (x.sign() * x.abs().log1p() if self.log else x)[:, None]
         for number, layer in enumerate(self._linears()):

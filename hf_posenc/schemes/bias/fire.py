@@ -4,7 +4,7 @@
 
 f: 1 → width → heads with ReLU; c and τ are trained with it. At every sequence length the fraction stays within 0 … 1,
 the range on which f was trained. Only the query's own position enters the denominator, so cached sequences can be
-continued. All queries of an encoder attend to the L unpadded tokens of their sequence: |i − j| and max(L − 1, τ).
+continued. In an encoder, all queries see the L unpadded tokens of their sequence: it has |i − j| and max(L − 1, τ).
 
 Li et al. 2023, "Functional Interpolation for Relative Positions Improves Long Context Transformers", arXiv:2310.04418,
 section 4; ε and the learned multiplier of τ as in the code of DAPE (arXiv:2405.14722). The encoder's denominator is
@@ -27,22 +27,21 @@ from hf_posenc.core.terms import Block, BlockBias, KeyBias
 from hf_posenc.core.tracing import is_captured, is_traced
 from hf_posenc.schemes.attention_scale.logn import keys_seen
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.bias.distances import of_even_block
 from hf_posenc.schemes.options import Positive, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.weights import LinearWeights
 
-FEW = 1 << 13  # values, up to which finding units to leave out takes longer than evaluating all of them
-AHEAD = 256  # distances of a kept table beyond those that are needed
+FEW = 1 << 13  # values; up to so many, evaluating all units is faster than finding those to leave out
+AHEAD = 256  # distances that a kept table has in advance
 Units = tuple[Tensor, Tensor]
-AT_ONCE = 1 << 16  # pairs: the values of all units then stay in the processor's cache, which halves the time
+AT_ONCE = 1 << 16  # pairs at a time: the values of all units then stay in the processor's cache, in half the time
 
 
 @register_scheme("fire", paper="2310.04418")
 class FIRE(Scheme):
     """A trained function of the relative distance, by default one per layer. Train after patching.
 
-    ``width`` is the hidden layer's; ``c`` and ``tau`` are the initial values of ψ's parameter and of the threshold.
+    ``width`` is the width of the hidden layer; ``c`` and ``tau`` are the initial values of ψ's parameter and of τ.
     """
 
     formula = r"""
@@ -65,8 +64,8 @@ class FIRE(Scheme):
     ) -> None:
         super().__init__(geometry)
         self.shared = share_layers
-        self.first_c, self.tau, self.eps = c, tau, eps
-        self.c = nn.Parameter(torch.empty(1))  # of one dimension: FSDP2 shards along it
+        self.initial_c, self.tau, self.eps = c, tau, eps
+        self.c = nn.Parameter(torch.empty(1))  # one dimension, because FSDP2 shards along it
         self.multiplier = nn.Parameter(torch.empty(1))
         self.inner = LinearWeights(1, width)
         self.outer = LinearWeights(width, geometry.heads)
@@ -74,7 +73,7 @@ class FIRE(Scheme):
 
     def reset_parameters(self) -> None:
         """Redraw the network, and reset c and τ to their initial values."""
-        nn.init.constant_(self.c, self.first_c)
+        nn.init.constant_(self.c, self.initial_c)
         nn.init.ones_(self.multiplier)
         self.inner.reset_parameters()
         self.outer.reset_parameters()
@@ -84,9 +83,9 @@ class FIRE(Scheme):
         even = ctx.steady and not is_traced()
         decodes = even and ctx.kept is not None and ctx.query_positions.shape[1] == 1
         if decodes and ctx.first is not None and ctx.device.type == "cpu":
-            return KeyBias(self.of_token(ctx, ctx.first, ctx.key_positions.shape[1]))
+            return KeyBias(self.token_bias(ctx, ctx.first, ctx.key_positions.shape[1]))
         reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, query or 1]
-        # What a decoder sees is no farther away than the start of the text: x ≤ 1 in every block.
+        # A decoder sees no key beyond the start of the text, so that x ≤ 1 in every block.
         units = cache(partial(self.bent_units, 1.0)) if even and ctx.causal and not torch.is_grad_enabled() else None
 
         def of_block(block: Block) -> Tensor:
@@ -94,18 +93,21 @@ class FIRE(Scheme):
             if ctx.text_keys is not None:
                 farthest = farthest[:, block.rows]
             if even:
-                return self.relative(of_even_block(self.numerator, block), farthest, units)
-            return self.of(block.distance, farthest)
+                by_distance = self.numerator(block.distances)  # evaluated once for every distance
+                return self.relative(block.at_pairs(by_distance)[None], farthest, units)
+            return self.bias_at(block.distance, farthest)
 
         return BlockBias(of_block, reads_scores=False)
 
-    def of(self, distance: Tensor, reach: Tensor) -> Tensor:
-        """Bias ``[batch or 1, heads, n, key]`` of ``distance [batch or 1, n, key]``, for queries whose
-        farthest key is ``reach [batch or 1, n or 1]`` away."""
+    def bias_at(self, distance: Tensor, reach: Tensor) -> Tensor:
+        """Bias ``[batch or 1, heads, n, key]`` of ``distance [batch or 1, n, key]``.
+
+        ``reach [batch or 1, n or 1]`` is the distance of each query's farthest key.
+        """
         return self.relative(self.numerator(distance), reach)
 
     def relative(self, numerator: Tensor, reach: Tensor, units: Callable[[], Units] | None = None) -> Tensor:
-        """The same of ψ of the distance; ``units`` are the `bent_units` of all blocks, if they are shared."""
+        """`bias_at`, from ψ of the distance. ``units`` returns the `bent_units` that all blocks share, if they do."""
         threshold = (self.multiplier.float() * self.tau).abs()
         farthest = torch.maximum(reach.float(), threshold)[..., None]
         return self.network(numerator / (self.psi(farthest) + self.eps), units).transpose(0, 1)
@@ -114,17 +116,17 @@ class FIRE(Scheme):
         """ψ of distances of either sign, same shape."""
         return self.psi(distance.abs().float())
 
-    def of_token(self, ctx: PositionContext, position: int, keys: int) -> Tensor:
-        """Bias ``[1, heads, keys]`` of a decoded token on the CPU: ψ of all distances is kept with the cache."""
-        kept: dict[str, Any] = ctx.with_cache(("fire", *self.edition), dict)
-        known: Tensor | None = kept.get("numerator")  # of distances that fall to 0
-        if known is None or len(known) < keys:
-            known = kept["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))
-            kept["numbers"] = float(self.c.abs()), float((self.multiplier.float() * self.tau).abs())
-            kept["units"] = self.bent_units(1.0)
-        (c, threshold), (kinks, out) = kept["numbers"], kept["units"]
+    def token_bias(self, ctx: PositionContext, position: int, keys: int) -> Tensor:
+        """Bias ``[1, heads, keys]`` of a decoded token on the CPU; the cache keeps ψ of all distances."""
+        memo: dict[str, Any] = ctx.with_cache(("fire", *self.edition), dict)
+        table: Tensor | None = memo.get("numerator")  # at falling distances, the last one 0
+        if table is None or len(table) < keys:
+            table = memo["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))
+            memo["numbers"] = float(self.c.abs()), float((self.multiplier.float() * self.tau).abs())
+            memo["units"] = self.bent_units(1.0)
+        (c, threshold), (kinks, out) = memo["numbers"], memo["units"]
         reach = math.log1p(c * max(position, threshold)) + self.eps
-        x = known.narrow(0, len(known) - keys, keys)[None] / reach
+        x = table.narrow(0, len(table) - keys, keys)[None] / reach
         return (out @ torch.maximum(kinks, x))[None]
 
     def psi(self, x: Tensor) -> Tensor:
@@ -142,22 +144,22 @@ class FIRE(Scheme):
             parts = [out @ torch.maximum(kinks, part) for part in flat.split(AT_ONCE, 1)]
             return torch.cat(parts, 1).view(-1, *x.shape)
         values, memory = flat.new_empty(len(out), flat.numel()), flat.new_empty(len(kinks), AT_ONCE)
-        for part, place in zip(flat.split(AT_ONCE, 1), values.split(AT_ONCE, 1), strict=True):
-            torch.mm(out, torch.maximum(kinks, part, out=memory[:, : part.shape[1]]), out=place)
+        for part, output in zip(flat.split(AT_ONCE, 1), values.split(AT_ONCE, 1), strict=True):
+            torch.mm(out, torch.maximum(kinks, part, out=memory[:, : part.shape[1]]), out=output)
         return values.view(-1, *x.shape)
 
     def bent_units(self, largest: Tensor | float) -> Units:
-        """A smaller network, f up to the ``largest`` x: kinks ``[units, 1]``, and weights ``[heads, units]``.
+        """A smaller network that equals f up to the ``largest`` x: kinks ``[units, 1]`` and weights ``[heads, units]``.
 
-        On the interval from 0 to that most ReLUs are linear: units that are active throughout add up to one
-        line, and units that are inactive throughout vanish. Of the few others, with the kink k = −s / w,
+        On 0 … largest most ReLUs are linear. Units that are active everywhere add up to one line, and units that are
+        inactive everywhere vanish. Each of the few others has a kink at k = −s / w:
 
-            ReLU(w x + s) = w max(x, k) + s for w > 0,    −w max(x, k) + w x for w < 0:
+            ReLU(w x + s) = w max(x, k) + s for w > 0,    −w max(x, k) + w x for w < 0
 
-        one operation, once for all heads. x and 1 have a kink below and beyond the interval.
+        The maximum is one operation for all heads. Kinks below and beyond the interval give x and a constant.
         """
         weight, shift = self.inner.weight.float()[:, 0], self.inner.bias.float()
-        # A copy: weights loaded from a file have another memory alignment, for which kernels may round differently.
+        # A copy: weights loaded from a file may be aligned differently in memory, and kernels then round differently.
         out, end = self.outer.weight.float().clone(), max(float(largest), 1.0)
         ends = torch.stack((shift, weight * end + shift)).detach()
         on, off = ends.amin(0) > 0, ends.amax(0) <= 0
@@ -165,5 +167,5 @@ class FIRE(Scheme):
         slope = out @ (weight * (on | bends & ~rises))
         level = out @ (shift * (on | bends & rises)) + self.outer.bias.float()
         kinks = torch.cat((-shift[bends] / weight[bends], weight.new_tensor([-1, 2 * end])))
-        of_bends = out[:, bends] * weight[bends].abs()
-        return kinks[:, None], torch.cat((of_bends, slope[:, None], level[:, None] / (2 * end)), dim=1)
+        bend_weights = out[:, bends] * weight[bends].abs()
+        return kinks[:, None], torch.cat((bend_weights, slope[:, None], level[:, None] / (2 * end)), dim=1)

@@ -29,7 +29,7 @@ from hf_posenc.schemes.registry import register_scheme
 Kind = Literal["log", "power"]
 Init = Literal["uniform", "ones"]
 Parametrisation = Literal["clamp", "softplus"]
-LARGEST = {"log": (2.0, 1.0), "power": (1.0, 2.0)}  # upper bounds of the released code's draws of r1 and r2
+LARGEST = {"log": (2.0, 1.0), "power": (1.0, 2.0)}  # upper bounds of initial r1 and r2 in the released code
 HIGHEST_POWER = 2.0  # above it the kernel is no longer conditionally positive definite
 
 
@@ -37,9 +37,9 @@ HIGHEST_POWER = 2.0  # above it the kernel is no longer conditionally positive d
 class Kerple(Scheme):
     """Two trained numbers per head and layer: the depth of the penalty and its growth rate. Defined at every length.
 
-    ``init`` draws them uniformly or takes the upper bounds. ``param="clamp"`` keeps them above ``eps``, like the
-    released code, whose values can be copied. With ``"softplus"`` they are positive without a bound, and ``eps`` is the
-    smallest initial value. Train after patching.
+    ``init`` draws them uniformly or sets them to the upper bounds. ``param="clamp"`` keeps them above ``eps``, like the
+    released code, whose values can be copied. With ``"softplus"`` they are positive without a lower bound, and ``eps``
+    is the smallest initial value. Train after patching.
     """
 
     formula = r"""
@@ -74,21 +74,21 @@ class Kerple(Scheme):
                     weight.copy_(weight.expm1().log())
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        """Bias of any distances, ``[heads, …]``, float32, with gradients to both numbers."""
-        return ToeplitzBias(self.of_pairs)
+        """Bias of any distance, with gradients to both numbers."""
+        return ToeplitzBias(self.bias_at)
 
-    def of_pairs(self, distance: Tensor) -> Tensor:
-        """Bias of ``distance […]``, ``[heads, …]``."""
-        return per_distance(self.of, distance)
+    def bias_at(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``, float32."""
+        return per_distance(self.kernel, distance)
 
-    def of(self, distance: Tensor) -> Tensor:
+    def kernel(self, distance: Tensor) -> Tensor:
         """Bias of ``distance [n]``, ``[heads, n]``."""
         r1, r2 = (number[:, None] for number in self.numbers())
-        away = distance.abs().float()
-        return -r1 * ((r2 * away).log1p() if self.kind == "log" else away.pow(r2))
+        absolute = distance.abs().float()
+        return -r1 * ((r2 * absolute).log1p() if self.kind == "log" else absolute.pow(r2))
 
     def numbers(self) -> tuple[Tensor, Tensor]:
-        """r1 and r2, ``[heads]``, float32, within their bounds for any parameters."""
+        """r1 and r2, ``[heads]``, float32, within their bounds whatever the parameters are."""
         highest = HIGHEST_POWER if self.kind == "power" else math.inf
         if self.param == "softplus":
             return softplus(self.r1.float()), _within(softplus(self.r2.float()), 0.0, highest)
@@ -96,5 +96,5 @@ class Kerple(Scheme):
 
 
 def _within(numbers: Tensor, low: float, high: float) -> Tensor:
-    """Clamped, with the gradient of the identity: a number beyond a bound can return, as in the released code."""
+    """Clamp with the gradient of the identity: a number beyond a bound can return, as in the released code."""
     return numbers + (numbers.clamp(low, high) - numbers).detach()

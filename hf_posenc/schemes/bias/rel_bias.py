@@ -51,9 +51,9 @@ class RelativeBias(Scheme):
         nn.init.normal_(self.table.weight, std=self.std)
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        """Bias of any whole distances, ``[heads, …]``, float32, with a gradient to the table."""
-        return ToeplitzBias(self.of)
+        """Bias of any whole distance, with a gradient to the table."""
+        return ToeplitzBias(self.bias_at)
 
-    def of(self, distance: Tensor) -> Tensor:
-        """Bias of ``distance […]``, ``[heads, …]``."""
+    def bias_at(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``, float32."""
         return self.table(clipped(distance, self.max_distance, self.record.name)).movedim(-1, 0).float()

@@ -2,8 +2,8 @@
 
     score[h, i, j] = q_i · k_j / √d + ρ_h Σ_{m < d̄/2} cos(ω_m (i − j))        ρ_h = H / (8 (h + 1)), ω_m = base^(−2m/d̄)
 
-The inner product of two sinusoidal codes of d̄ channels, without their products with content, with a factor for each
-head as in ALiBi. It falls roughly as the logarithm of the distance, and is symmetric in it.
+The bias is the inner product of two sinusoidal codes of d̄ channels, without their products with content, times a
+factor per head as in ALiBi. It falls roughly like the logarithm of the distance, and is symmetric in it.
 
 Chi, Fan, Rudnicky, Ramadge 2022, arXiv:2212.10356, section 5.
 """
@@ -41,27 +41,26 @@ class Sandwich(Scheme):
         self.factors = tuple(geometry.heads / (8 * (h + 1)) for h in range(geometry.heads))
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        """Bias of any distances, ``[heads, …]``, float32."""
+        """Bias of any distance."""
         factors, reach = ctx.constant(self.factors), ctx.key_positions.shape[1]
 
-        def near(distance: Tensor) -> Tensor:
-            # Without parameters it is the same in every layer: one table is shared by all.
-            known = torch.arange(reach + 1, device=ctx.device)
-            if has_dynamic_length(reach):  # a symbol, which is no key
-                return by_head(factors, self.of(known)[distance.abs()])
-            return by_head(
-                factors, ctx.once(("sandwich", self.frequencies, reach), lambda: self.of(known))[distance.abs()]
-            )
+        def at_known(distance: Tensor) -> Tensor:
+            # Without parameters, all layers share one table.
+            distances = torch.arange(reach + 1, device=ctx.device)
+            if has_dynamic_length(reach):  # a symbol cannot be part of a key
+                return by_head(factors, self.sum_of_cosines(distances)[distance.abs()])
+            sums = ctx.once(("sandwich", self.frequencies, reach), lambda: self.sum_of_cosines(distances))
+            return by_head(factors, sums[distance.abs()])
 
-        def anywhere(distance: Tensor) -> Tensor:
-            return per_distance(lambda d: by_head(factors, self.of(d)), distance)
+        def at_any(distance: Tensor) -> Tensor:
+            return per_distance(lambda d: by_head(factors, self.sum_of_cosines(d)), distance)
 
-        return ToeplitzBias(near if ctx.steady else anywhere)
+        return ToeplitzBias(at_known if ctx.steady else at_any)
 
-    def of(self, distance: Tensor) -> Tensor:
+    def sum_of_cosines(self, distance: Tensor) -> Tensor:
         """Σ_m cos(ω_m distance), float32 from float64 angles; one frequency at a time, to bound memory."""
-        away = exact(distance)
-        total = torch.zeros_like(away)
+        absolute = exact(distance)
+        total = torch.zeros_like(absolute)
         for frequency in self.frequencies:
-            total += (away * frequency).cos()
+            total += (absolute * frequency).cos()
         return total.float()

@@ -5,8 +5,7 @@
     bucket(n) = n                                                       for n < E = N / 2
                 E + ⌊(N − E) ln(n / E) / ln(M / E)⌋, at most N − 1      beyond, M = max_distance
 
-A decoder puts future keys in bucket 0. An encoder has N / 2 buckets per direction, those of later keys after the
-others.
+A decoder puts future keys in bucket 0. An encoder has N / 2 buckets per direction; those of later keys come last.
 
 Raffel et al. 2019, "Exploring the Limits of Transfer Learning", arXiv:1910.10683, section 2.1; the released code.
 """
@@ -30,8 +29,8 @@ from hf_posenc.schemes.registry import register_scheme
 class T5Bias(Scheme):
     """A table of ``num_buckets`` × heads, by default shared by all layers. Defined at every length: far keys share one.
 
-    A decoder needs an even number of buckets, an encoder a multiple of 4. With the fewest, a decoder distinguishes
-    only the token itself from all before it.
+    A decoder needs an even number of buckets, an encoder a multiple of 4. With two buckets, a decoder distinguishes
+    only the token itself from all earlier ones.
     """
 
     formula = r"""
@@ -64,8 +63,8 @@ class T5Bias(Scheme):
                 "T5 has 128."
             )
         self.shared = share_layers
-        self.buckets_a_side = num_buckets // sides
-        self.thresholds = thresholds(self.buckets_a_side, max_distance)
+        self.buckets_per_side = num_buckets // sides
+        self.thresholds = thresholds(self.buckets_per_side, max_distance)
         self.table = nn.Embedding(num_buckets, geometry.heads)
 
     def reset_parameters(self) -> None:
@@ -73,32 +72,32 @@ class T5Bias(Scheme):
         nn.init.normal_(self.table.weight, std=self.geometry.width**-0.5)
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        """Bias of any distances, ``[heads, …]``, float32, with a gradient to the table."""
-        return ToeplitzBias(self.of)
+        """Bias of any distance, with a gradient to the table."""
+        return ToeplitzBias(self.bias_at)
 
-    def of(self, distance: Tensor) -> Tensor:
-        """Bias of ``distance […]``, ``[heads, …]``."""
+    def bias_at(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``, float32."""
         return self.table(self.bucket(distance)).movedim(-1, 0).float()
 
     def bucket(self, distance: Tensor) -> Tensor:
         """Bucket of each distance (query − key), int64, same shape."""
         far = distance.clamp(min=0) if self.geometry.causal else distance.abs()
         starts = constant(self.thresholds, distance.dtype, distance.device)
-        later = 0 if self.geometry.causal else (distance < 0) * self.buckets_a_side
+        later = 0 if self.geometry.causal else (distance < 0) * self.buckets_per_side
         return torch.bucketize(far, starts, right=True) + later
 
 
 def thresholds(buckets: int, max_distance: int) -> tuple[int, ...]:
     """The smallest distance of each bucket after the first.
 
-    Bucket E + j starts at the smallest n with (n / E)^K ≥ (M / E)^j, K = buckets − E. Computed in integers, as a
-    rounded logarithm may be off at an exact power.
+    Bucket E + j starts at the smallest n with (n / E)^K ≥ (M / E)^j, K = buckets − E. This is computed in integers,
+    because a rounded logarithm may be wrong at an exact power.
     """
     exact = buckets // 2
     wide = buckets - exact
     starts = list(range(1, exact + 1))
     for j in range(1, wide):
-        n = max(starts[-1], int(exact * (max_distance / exact) ** (j / wide)) - 1)  # at most a few below
+        n = max(starts[-1], int(exact * (max_distance / exact) ** (j / wide)) - 1)  # at most a little too small
         while n**wide * exact**j < max_distance**j * exact**wide:
             n += 1
         starts.append(n)

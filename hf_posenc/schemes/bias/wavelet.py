@@ -2,9 +2,9 @@
 
     score[i, j] = q_i · (k_j + p_{i−j}) / √d          p_Δ[c] = ψ((Δ − b_c) / a_c),  ψ(t) = (1 − t²) e^(−t²/2)  (Ricker)
 
-Shaw's relative vectors with fixed values: narrow and wide windows, near and far, without clipping. The publication has
-dyadic scales and a grid of shifts. We combine each scale with each shift: a ∈ {1, 2, 4, …, 128}, b ∈ {0, 1, …}, one
-pair for each channel of a head.
+These are Shaw's relative vectors with fixed values: narrow and wide windows, near and far, without clipping. The paper
+has dyadic scales and a grid of shifts. Here each scale is combined with each shift: a ∈ {1, 2, 4, …, 128},
+b ∈ {0, 1, …}, one pair for each channel of a head.
 
 Oka, Hasegawa, Nishida, Saito 2025, "Wavelet-based Positional Representation for Long Context", arXiv:2502.02004.
 """
@@ -23,18 +23,18 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.bias.distances import clipped, of_queries, skewed
+from hf_posenc.schemes.bias.distances import clipped, query_scores, skewed
 from hf_posenc.schemes.registry import register_scheme
 
 DYADIC = 8  # scales 2⁰ … 2⁷
-SUPPORT = 15.0  # scales from its shift beyond which a Ricker wavelet is 0 in float32: e^(−t²/2) underflows at 14.4
+SUPPORT = 15.0  # in scales: farther from its shift a wavelet is 0 in float32, where e^(−t²/2) underflows at 14.4
 
 
 @register_scheme("wavelet", aliases=("ricker",), paper="2502.02004")
 class Wavelet(Scheme):
     """Fixed Ricker wavelets of the distance added to the keys. No parameters; defined at every length; for training.
 
-    ``scales`` and ``shifts`` are lists whose product has a pair for each channel of a head, or the publication's.
+    ``scales`` and ``shifts`` are the paper's, or lists whose product has a pair for each channel of a head.
     """
 
     formula = r"""
@@ -64,7 +64,7 @@ class Wavelet(Scheme):
         self.reach = math.ceil(max(abs(b) + SUPPORT * a for a, b in self.wavelets))
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """q_i · p_{i−j} of a block of queries."""
+        """q_i · p_{i−j} for a block of queries."""
         reach = min(self.reach, ctx.key_positions.shape[1]) if ctx.steady else self.reach
         later = 0 if ctx.causal else reach  # a decoder has no negative distances
         table = ctx.once(("wavelet", self.wavelets, reach, later), lambda: self.table(reach, later, ctx.device))
@@ -78,7 +78,7 @@ class Wavelet(Scheme):
             if steady:
                 return skewed(block.query * block.scaling, table, row_of, block)
             row = row_of(block.distance)
-            return of_queries(block.query, table, row) * block.scaling
+            return query_scores(block.query, table, row) * block.scaling
 
         return BlockBias(of_block, reads_scores=False)
 

@@ -21,7 +21,7 @@ from hf_posenc.schemes.registry import register_scheme
 class Cable(Fox):
     """A learned decay per head and token, summed to a bias: FoX with a negated gate. Defined at every length.
 
-    The options are those of ``fox``: ``bias_init`` is the initial logit of the gate, e^(−step) = σ(bias_init).
+    It has the options of ``fox``: ``bias_init`` is the initial logit of the gate, e^(−step) = σ(bias_init).
     """
 
     formula = r"""

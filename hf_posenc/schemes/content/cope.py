@@ -7,8 +7,8 @@ With all gates open p is the distance plus one. In an encoder the sum runs betwe
 e does not distinguish left from right.
 
 Learned: e, npos × head_dim for all heads; training is needed. e is zero at first, so training starts without positions,
-or with those of a composed scheme. The gates are recomputed for every query, back to where its count reaches the last
-row of e, one block of queries at a time.
+or with those of a composed scheme. The gates are computed for one block of queries at a time, and only for the latest
+keys: back to where the count of every query has reached the last row of e.
 
 Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv:2405.18719, section 4; appendix B for the code.
 """
@@ -65,21 +65,22 @@ class CoPE(Scheme):
 
     def bias(self, ctx: PositionContext) -> BlockBias:
         """q · e[p], a block of queries at a time, with a gradient to the table and through the gates."""
-        return BlockBias(self._of_block, reads_scores=False)
+        return BlockBias(self._block_bias, reads_scores=False)
 
-    def _of_block(self, block: Block) -> Tensor:
+    def _block_bias(self, block: Block) -> Tensor:
         table = self.table.weight.float()
-        by_row = block.query @ table.T  # [batch, heads, n, npos]
+        row_scores = block.query @ table.T  # [batch, heads, n, npos]
         count = self._unsaturated(block).clamp(max=len(table) - 1)
         below = count.detach().floor().long()
-        lower, upper = (by_row.gather(-1, at) for at in (below, (below + 1).clamp_(max=len(table) - 1)))
+        lower, upper = (row_scores.gather(-1, row) for row in (below, (below + 1).clamp_(max=len(table) - 1)))
         near = torch.lerp(lower, upper, count - below)
         far = block.key.shape[2] - near.shape[3]
-        return torch.cat((by_row[..., -1:].expand(*near.shape[:3], far), near), dim=-1) if far else near
+        return torch.cat((row_scores[..., -1:].expand(*near.shape[:3], far), near), dim=-1) if far else near
 
     def _unsaturated(self, block: Block) -> Tensor:
-        """`counts` of the last keys: of so many that every query which sees keys before them has the bias of the last
-        row for those. How many that are is read from the gates, where values can be read cheaply.
+        """`counts` of the latest keys. For all earlier keys that a query sees, its count is at least the last row.
+
+        The number of keys is read from the gates if reading values is cheap; otherwise it is all keys.
         """
         keys, last = block.key.shape[2], len(self.table.weight) - 1
         readable = self.geometry.causal and has_values(block.query) and block.query.device.type == "cpu"
@@ -115,5 +116,5 @@ class CoPE(Scheme):
 
 
 def from_the_end(gates: Tensor) -> Tensor:
-    """Sum of each element and all after it."""
+    """Sum of each element and all later ones."""
     return gates.flip(-1).cumsum(-1).flip(-1)

@@ -11,7 +11,7 @@ b is the distance itself (h = span), or with buckets (h = buckets)
 
 Learned: the table P, one for all layers, and with ``norm`` its LayerNorm; training is needed. W_k and W_q are the
 layer's own projections of content, or with ``share_key=False`` a separate pair for positions in every layer. The
-default is the second and third version of DeBERTa; the first has ``buckets=-1, norm=False, share_key=False``.
+default is DeBERTa's second and third version; the first has ``buckets=-1, norm=False, share_key=False``.
 
 The paper prints δ(j, i) in the last term; the released code, and models trained with it, have δ(i, j). A decoder uses
 the half of P for earlier keys.
@@ -46,18 +46,19 @@ from hf_posenc.schemes.weights import TableWeights
 Disentangled: TypeAlias = Literal["c2p+p2c", "c2p", "p2c"]
 Buckets: TypeAlias = Annotated[int, Ge(4)] | Literal[-1]
 STD = 0.02
-EPSILON = 1e-7  # of the released models' norms
+EPSILON = 1e-7  # in the norms of the released models
 
 
 @dataclass(frozen=True)
 class Codes:
-    """The table as a layer projects it, float32.
+    """The table, projected by a layer, float32.
 
     Attributes:
-        keys: Kr, ``[kv_heads, rows, head_dim]``; None where content-to-position is left out.
-        queries: Qr, ``[heads, rows, head_dim]``; None where position-to-content is left out.
-        far_queries: Qr again; None where nothing is left of it for keys farther than the table tells apart.
-        behind: Qr of all nearer keys, the farthest first, ``[heads, distances, head_dim]``; None where unknown.
+        keys: Kr, ``[kv_heads, rows, head_dim]``; None without content-to-position scores.
+        queries: Qr, ``[heads, rows, head_dim]``; None without position-to-content scores.
+        far_queries: Qr for keys beyond the clipping distance; None if it is zero there.
+        behind: Qr of all nearer keys, gathered by distance, the farthest first, ``[heads, distances, head_dim]``; or
+            None.
     """
 
     keys: Tensor | None
@@ -70,8 +71,9 @@ class Codes:
 class DeBERTa(Scheme):
     """Content-to-position and position-to-content scores through the layer's own projections. Defined at every length.
 
-    ``terms`` chooses content-to-position, position-to-content or both; distances beyond ``span`` are
-    clipped; ``buckets`` are narrow near and wide far off (−1: none); ``p2c_index="paper"`` takes the printed last term.
+    ``terms`` chooses content-to-position, position-to-content or both. Distances beyond ``span`` are clipped.
+    ``buckets`` are narrow for near keys and wide for far ones (−1: no buckets). ``p2c_index="paper"`` uses the last
+    term as printed.
     """
 
     formula = r"""
@@ -129,7 +131,7 @@ class DeBERTa(Scheme):
 
     @property
     def farthest(self) -> int:
-        """Distance from which, on either side, all pairs have the same row."""
+        """Distance from which on, in either direction, all pairs have the same row."""
         return self.starts[-1]
 
     def reset_parameters(self) -> None:
@@ -144,32 +146,32 @@ class DeBERTa(Scheme):
             self.norm.reset_parameters()
 
     def logit_scale(self) -> float:
-        """1 / √(1 + terms), which gives the sum of all terms the variance of one."""
+        """1 / √(1 + terms): the sum of all terms then has the variance of a single one."""
         return (1 + len(self.active)) ** -0.5
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """Both terms, a block of queries at a time; outside a model they cannot be computed (`OutsideModel`)."""
+        """Both terms, one block of queries at a time; outside a model, computing them raises `OutsideModel`."""
         project = ctx.projections
         if project is None or ctx.layer is None:
             return only_inside(self.record.name, "a layer's own projections")
         if len(self.own) > 0:
             project = self.own[ctx.layer]  # type: ignore[assignment]  # modules are not typed by what they hold
-        dtype = self.table.weight.dtype if ctx.hidden is None else ctx.hidden.dtype  # of the projections
-        made = partial(self.projected, project, dtype, continues=ctx.kept is not None)
-        codes, shifted = ctx.with_cache(("deberta", *self.edition), made)
+        dtype = self.table.weight.dtype if ctx.hidden is None else ctx.hidden.dtype  # dtype of the projections
+        make = partial(self.projected, project, dtype, continues=ctx.kept is not None)
+        codes, shifted = ctx.with_cache(("deberta", *self.edition), make)
         ahead = ctx.ahead if ctx.steady and not is_traced() else None
         return BlockBias(
-            partial(self._of_block, codes, ahead),
+            partial(self._block_bias, codes, ahead),
             reads_scores=False,
-            shifted=shifted and ShiftedQuery(shifted[0], partial(self._of_block, shifted[1], ahead)),
+            shifted=shifted and ShiftedQuery(shifted[0], partial(self._block_bias, shifted[1], ahead)),
         )
 
     def projected(
         self, project: Projections, dtype: torch.dtype, continues: bool
     ) -> tuple[Codes, tuple[Tensor, Codes] | None]:
-        """The table as a layer projects it; and in a decoder Qr of all far keys, and the codes without it.
+        """The table, projected by a layer; in a decoder also Qr of all far keys, and the codes without that Qr.
 
-        A text that ``continues``, token by token, would gather the same rows for each.
+        For a text that ``continues`` token by token, the rows that each token reads are gathered once.
         """
         rows = self.codes().to(dtype)
         keys = project.key(rows[self.rows()]).float() if "c2p" in self.active else None
@@ -180,16 +182,17 @@ class DeBERTa(Scheme):
         if not self.geometry.causal:
             return codes, None
         farthest = queries[:, 0 if self.mirrored else -1]
-        left = queries - farthest[:, None]
-        return codes, (farthest, Codes(keys, left, None, left[:, self._behind()] if continues else None))
+        remaining = queries - farthest[:, None]
+        behind = remaining[:, self._rows_by_distance()] if continues else None
+        return codes, (farthest, Codes(keys, remaining, None, behind))
 
-    def _behind(self) -> Tensor:
-        """The rows of Qr for all distances that the table tells apart, the greatest first."""
+    def _rows_by_distance(self) -> Tensor:
+        """The rows of Qr for all distances below the clipping distance, the largest first."""
         distance = torch.arange(self.farthest - 1, -1, -1, device=self.table.weight.device)
         return self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
 
     def codes(self) -> Tensor:
-        """The table before projection, normalised if asked for, ``[2 · side, width]``, in its own dtype."""
+        """The table before projection, ``[2 · side, width]``, in its own dtype; normalised with ``norm``."""
         table = self.table.weight
         if self.norm is None:
             return table
@@ -197,7 +200,7 @@ class DeBERTa(Scheme):
         return nn.functional.layer_norm(table.float(), table.shape[-1:], weight, bias, EPSILON).to(table.dtype)
 
     def rows(self, mirrored: bool = False) -> slice:
-        """The rows of the table that this model uses: a decoder has no later keys."""
+        """The rows of the table that this model uses: a decoder uses none for later keys."""
         if not self.geometry.causal:
             return slice(0, 2 * self.side)
         return slice(0, self.side + 1) if mirrored else slice(self.side, 2 * self.side)
@@ -217,21 +220,21 @@ class DeBERTa(Scheme):
         steps = torch.bucketize(distance.abs(), starts, right=True)
         return (self.side + torch.where(distance < 0, -steps, steps)).clamp(max=2 * self.side - 1)
 
-    def _of_block(self, codes: Codes, ahead: int | None, block: Block) -> Tensor:
+    def _block_bias(self, codes: Codes, ahead: int | None, block: Block) -> Tensor:
         """Both terms of a block, ``[batch, heads, n, key]``.
 
-        Its positions run in steps of one, with ``ahead`` keys before the first query of the call, or it is None.
+        ``ahead`` is the number of keys before the first query of the call if positions are consecutive, else None.
         """
         block = replace(block, query=block.query * block.scaling)
-        near = partial(self._of_near, codes, ahead is not None and not torch.is_grad_enabled())
+        near = partial(self._near_bias, codes, ahead is not None and not torch.is_grad_enabled())
         if ahead is None:
             return near(block)
         first = ahead + (block.rows.start or 0)
-        far = partial(self._of_far, codes)
+        far = partial(self._far_bias, codes)
         return near_and_far(block, first, self.farthest, causal=self.geometry.causal, near=near, far=far)
 
-    def _of_far(self, codes: Codes, block: Block, distance: int) -> Tensor:
-        """Both terms where all keys have the row of one distance: a value of the query plus one of the key."""
+    def _far_bias(self, codes: Codes, block: Block, distance: int) -> Tensor:
+        """Both terms if all keys have the row of one distance: a value of the query plus a value of the key."""
         terms = []
         if codes.keys is not None:
             row = self.row(distance)
@@ -243,51 +246,51 @@ class DeBERTa(Scheme):
         return sum(terms, block.query.new_zeros(1, 1, 1, 1))
 
     def row(self, distance: int, mirrored: bool = False) -> int:
-        """The row of a distance among those that this model uses."""
+        """The row of a distance, counted among the rows that this model uses."""
         at = torch.tensor(-distance if mirrored else distance)
         return int(self.index(at)) - self.rows(mirrored).start
 
-    def _of_near(self, codes: Codes, skew: bool, block: Block) -> Tensor:
-        """Both terms where every pair has a row of its own."""
+    def _near_bias(self, codes: Codes, skew: bool, block: Block) -> Tensor:
+        """Both terms if every pair has its own row."""
         distance = block.distance.clamp(min=0) if self.geometry.causal else block.distance
         terms = []
         if codes.keys is not None:
-            terms.append(self._of_queries(codes.keys, distance, skew, block))
+            terms.append(self._content_to_position(codes.keys, distance, skew, block))
         if codes.queries is not None:
-            terms.append(self._of_keys(codes, distance, skew, block))
+            terms.append(self._position_to_content(codes, distance, skew, block))
         return sum(terms[1:], terms[0])
 
-    def _of_keys(self, codes: Codes, distance: Tensor, skew: bool, block: Block) -> Tensor:
+    def _position_to_content(self, codes: Codes, distance: Tensor, skew: bool, block: Block) -> Tensor:
         """Qr[δ(i, j)] · k_j, ``[batch, heads, n, key]``."""
         _, n, keys = distance.shape
         if skew and n == 1 and codes.behind is not None and keys <= codes.behind.shape[1]:
-            return of_one_row(codes.behind[None, :, -keys:], block)
+            return position_to_content_of_one(codes.behind[None, :, -keys:], block)
         index = self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
         if n == 1:
-            return of_one_row(codes.queries[:, index[:, 0]].transpose(0, 1), block)  # type: ignore[index]
-        return of_rows(codes.queries, index, block)  # type: ignore[arg-type]
+            return position_to_content_of_one(codes.queries[:, index[:, 0]].transpose(0, 1), block)  # type: ignore[index]
+        return position_to_content(codes.queries, index, block)  # type: ignore[arg-type]
 
-    def _of_queries(self, keys: Tensor, distance: Tensor, skew: bool, block: Block) -> Tensor:
-        """q_i · Kr[δ(i, j)], ``[batch, heads, n, key]``, of ``keys [kv_heads, rows of the table, head_dim]``."""
+    def _content_to_position(self, keys: Tensor, distance: Tensor, skew: bool, block: Block) -> Tensor:
+        """q_i · Kr[δ(i, j)], ``[batch, heads, n, key]``, for ``keys [kv_heads, rows of the table, head_dim]``."""
         batch, heads = block.query.shape[:2]
         if skew and distance.shape[1] > 1:
             least = 0 if self.geometry.causal else None
             row_of = lambda d: self.index(d if least is None else d.clamp(min=least)) - self.rows().start  # noqa: E731
             return skewed(block.query, keys.repeat_interleave(heads // len(keys), 0), row_of, block)
         index = self.index(distance) - self.rows().start
-        of_codes = products(block.query, keys[None])  # [batch, heads, n, rows of the table]
-        return of_codes.gather(3, index[:, None].expand(batch, heads, -1, -1))
+        by_row = products(block.query, keys[None])  # [batch, heads, n, rows of the table]
+        return by_row.gather(3, index[:, None].expand(batch, heads, -1, -1))
 
 
-def of_rows(queries: Tensor, index: Tensor, block: Block) -> Tensor:
-    """Qr[δ(i, j)] · k_j · scaling, ``[batch, heads, n, key]``, of ``queries [heads, rows of the table, head_dim]``."""
+def position_to_content(queries: Tensor, index: Tensor, block: Block) -> Tensor:
+    """Qr[δ(i, j)] · k_j · scaling, ``[batch, heads, n, key]``, for ``queries [heads, rows of the table, head_dim]``."""
     batch, heads = block.query.shape[:2]
     codes = (queries * block.scaling).expand(batch, -1, -1, -1)
-    of_codes = products(codes, block.key)  # [batch, heads, rows of the table, key]
-    return of_codes.gather(2, index[:, None].expand(batch, heads, -1, -1))
+    by_row = products(codes, block.key)  # [batch, heads, rows of the table, key]
+    return by_row.gather(2, index[:, None].expand(batch, heads, -1, -1))
 
 
-def of_one_row(rows: Tensor, block: Block) -> Tensor:
-    """The same for one query, of the ``rows`` of its keys, ``[batch or 1, heads, key, head_dim]``."""
+def position_to_content_of_one(rows: Tensor, block: Block) -> Tensor:
+    """`position_to_content` for one query, from the ``rows`` of its keys, ``[batch or 1, heads, key, head_dim]``."""
     rows = rows.unflatten(1, (block.key.shape[1], -1))  # [batch or 1, kv_heads, group, key, head_dim]
     return (rows * block.key[:, :, None]).sum(-1).flatten(1, 2)[:, :, None] * block.scaling

@@ -7,7 +7,7 @@ softmax, so the bias depends only on the key. A constant f is ALiBi with the slo
 each key.
 
 An encoder has two gates per head. The second is for later keys: Σ ln r_t over t = i+1 … j for j > i. With
-``bidirectional=False`` the first serves both directions.
+``bidirectional=False`` the first gate serves both directions.
 
 Learned: w, drawn from N(0, 0.02²), and b; training is needed. A large ``bias_init`` makes the decay small and starts
 close to the positions it is composed with (``"rope+fox"``).
@@ -80,7 +80,7 @@ class Fox(Scheme):
         nn.init.constant_(self.gate.bias, self.sign * self.bias_init)
 
     def rotation(self) -> Rotation | None:
-        """RoPE's rotation where ``with_rope`` is set."""
+        """RoPE's rotation if ``with_rope`` is set."""
         return self.rope
 
     def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
@@ -92,7 +92,7 @@ class Fox(Scheme):
         return nn.functional.logsigmoid(self.sign * logits).permute(0, 3, 1, 2, 4).flatten(3)
 
     def bias(self, ctx: PositionContext) -> KeyBias | BlockBias:
-        """In a decoder a bias of the keys, −c ``[batch, heads, key]``; in an encoder one of blocks of queries."""
+        """In a decoder the key bias −c, ``[batch, heads, key]``; in an encoder a bias of blocks of queries."""
         if ctx.extra_key_channels is None:
             return only_inside(self.record.name, "the gates of a layer's tokens")
         sums = self.sums(ctx)
@@ -101,9 +101,9 @@ class Fox(Scheme):
         return KeyBias(-sums[0])
 
     def sums(self, ctx: PositionContext) -> Tensor:
-        """c: Σ ln f up to every key, ``[directions, batch, heads, key]``, in float64; padding adds nothing."""
-        by_key = ctx.extra_key_channels.transpose(-1, -2).contiguous()  # type: ignore[union-attr]  # casts twice as fast
-        gates = ctx.exact(by_key).unflatten(2, (self.directions, -1))
+        """c, the sum of ln f up to every key, ``[directions, batch, heads, key]``, in float64; padding adds 0."""
+        log_gates = ctx.extra_key_channels.transpose(-1, -2).contiguous()  # type: ignore[union-attr]  # casts twice as fast
+        gates = ctx.exact(log_gates).unflatten(2, (self.directions, -1))
         if ctx.real_keys is not None:
             unwritten = gates.shape[-1] - ctx.real_keys.shape[1]  # of a static cache
             gates = gates * nn.functional.pad(ctx.real_keys, (0, unwritten))[:, None, None, None]
@@ -113,12 +113,13 @@ class Fox(Scheme):
 def both_sides(before: Tensor, after: Tensor, block: Block) -> Tensor:
     """c_i − c_j for earlier keys, c'_j − c'_i for later keys, from the sums c and c' ``[batch, heads, key]``.
 
-    An encoder's queries are its keys. Both sums are taken relative to the block's first query before rounding.
+    In an encoder, queries and keys are the same tokens. Both sums are shifted to the block's first query before they
+    are rounded.
     """
     start = block.rows.start or 0
     first = slice(start, start + 1)
     before, after = ((c - c[..., first]).float() for c in (before, after))
-    here = slice(start, start + block.query.shape[2])
-    past = before[..., here, None] - before[..., None, :]
-    future = after[..., None, :] - after[..., here, None]
-    return torch.where(block.distance[:, None] >= 0, past, future)
+    rows = slice(start, start + block.query.shape[2])
+    to_earlier = before[..., rows, None] - before[..., None, :]
+    to_later = after[..., None, :] - after[..., rows, None]
+    return torch.where(block.distance[:, None] >= 0, to_earlier, to_later)

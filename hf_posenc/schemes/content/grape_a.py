@@ -3,13 +3,14 @@
     score[h, i, j] = q_i · k_j / √d − (i − j) ω_h (g_i + g'_j)
     g_i = ln(1 + e^(v_h · q_i / √d)),   g'_j = ln(1 + e^(u_h · k_j / √d)),   ω_h = ln(1 + e^(a_h)) m_h
 
-Of the paper's two groups, this is the additive one: a unipotent action on queries and keys with one more coordinate,
+Of the paper's two groups, this is the additive one: a unipotent action on queries and keys with one extra coordinate,
 the translation by (i − j). Constant gates give ALiBi, whose slopes m_h set the scale. The gates read the queries and
-keys of the layer, so a cache needs nothing else.
+keys of the layer, so a cache stores nothing else.
 
-Learned: u and v, of length 1 when they are read, and a, with softplus(a) = 1 at first. Gates begin near ln 2.
-Do not compose it with a rotation: gates would read turned queries and keys, and depend on absolute positions. Decoders
-only, and experimental: published for models of 350M and 770M parameters, trained from scratch with norms of q and k.
+Learned: u and v, normalised to length 1 when used, and a, with softplus(a) = 1 at first. Gates begin near ln 2. Do not
+compose it with a rotation: gates would read rotated queries and keys, and depend on absolute positions. It is for
+decoders only, and experimental: published for models of 350M and 770M parameters, trained from scratch with norms of q
+and k.
 
 Zhang, Chen, Liu, Qin, Yuan, Xu, Yuan, Gu, Yao 2025, "Group Representational Position Encoding", arXiv:2512.07805,
 section 4; initial values as in github.com/model-architectures/GRAPE.
@@ -33,14 +34,14 @@ from hf_posenc.schemes.bias.alibi import code_slopes
 from hf_posenc.schemes.registry import register_scheme
 
 Gates = Literal["both", "query", "key"]
-ONE = math.log(math.e - 1)  # softplus of it is 1
+INVERSE_SOFTPLUS_OF_1 = math.log(math.e - 1)
 
 
 @register_scheme("grape_a", aliases=("grape",), paper="2512.07805")
 class GrapeA(Scheme):
     """A learned penalty on distance at a rate of query and key, one per head and layer. Experimental.
 
-    ``gates`` says which of the two set the rate. For training from scratch.
+    ``gates`` chooses whether queries, keys or both set the rate. For training from scratch.
     """
 
     formula = r"""
@@ -63,18 +64,18 @@ class GrapeA(Scheme):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Redraw the directions, and reset a."""
-        nn.init.constant_(self.a, ONE)
+        """Redraw u and v, and reset a."""
+        nn.init.constant_(self.a, INVERSE_SOFTPLUS_OF_1)
         for direction in (self.v, self.u):
             if direction is not None:
                 nn.init.normal_(direction, std=self.geometry.head_dim**-0.5)
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """The penalty of a block of queries."""
+        """The penalty for a block of queries."""
         return BlockBias(self.of_block, reads_scores=False)
 
     def of_block(self, block: Block) -> Tensor:
-        """−(i − j) ω (g + g'), ``[batch, heads, n, key]``, float32; hidden keys are ahead, and get 0."""
+        """−(i − j) ω (g + g'), ``[batch, heads, n, key]``, float32; later keys, which are hidden, get 0."""
         gates = [gate(self.v, block.query)[..., None]] if self.v is not None else []
         gates += [gate(self.u, block.key)[:, :, None]] if self.u is not None else []
         distance = block.distance.clamp(min=0).float()[:, None]
@@ -83,6 +84,6 @@ class GrapeA(Scheme):
 
 
 def gate(direction: Tensor, x: Tensor) -> Tensor:
-    """softplus(u_h · x / √d), ``[batch, heads, token]``, of ``x [batch, heads or kv_heads, token, head_dim]``."""
-    by_head = normalize(direction.float(), dim=-1).unflatten(0, (x.shape[1], -1))  # [kv_heads, group, head_dim]
-    return softplus((x @ by_head.mT * x.shape[-1] ** -0.5).transpose(-1, -2).flatten(1, 2))
+    """softplus(u_h · x / √d), ``[batch, heads, token]``, for ``x [batch, heads or kv_heads, token, head_dim]``."""
+    directions = normalize(direction.float(), dim=-1).unflatten(0, (x.shape[1], -1))  # [kv_heads, group, head_dim]
+    return softplus((x @ directions.mT * x.shape[-1] ** -0.5).transpose(-1, -2).flatten(1, 2))

@@ -1,4 +1,4 @@
-"""What biases read inside a layer alone: its hidden states, or its projections of content and of positions."""
+"""Helpers for biases that read a layer's hidden states or projections, and so work only inside a model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hf_posenc.errors import OutsideModel
 
 
 class PositionProjections(nn.Module):
-    """A layer's own projections of relative positions, as the first DeBERTa has them (``share_att_key: false``).
+    """A layer's own projections of relative positions, as in the first DeBERTa (``share_att_key: false``).
 
-    There is no bias of the keys, which would cancel in the softmax.
+    The projection of keys has no bias, because it would cancel in the softmax.
     """
 
     def __init__(self, geometry: Geometry, active: list[str]) -> None:
@@ -24,16 +24,16 @@ class PositionProjections(nn.Module):
             self.to_query = nn.Linear(geometry.width, geometry.heads * geometry.head_dim)
 
     def key(self, x: Tensor) -> Tensor:
-        """``[n, width]`` to ``[kv_heads, n, head_dim]``."""
+        """Project ``[n, width]`` to keys ``[kv_heads, n, head_dim]``."""
         return self.to_key(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
 
     def query(self, x: Tensor) -> Tensor:
-        """``[n, width]`` to ``[heads, n, head_dim]``."""
+        """Project ``[n, width]`` to queries ``[heads, n, head_dim]``."""
         return self.to_query(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
 
 
 def only_inside(scheme: str, needs: str) -> BlockBias:
-    """The bias of a scheme outside a model, which raises `OutsideModel` when its values are computed."""
+    """The bias of a scheme outside a model; computing its values raises `OutsideModel`."""
 
     def of_block(block: Block) -> object:
         raise OutsideModel(

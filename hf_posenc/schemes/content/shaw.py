@@ -4,8 +4,8 @@
     score[i, j] = (q_i · (k_j + A_c) + k_j · A_c) / √d                               with key_query
     z_i         = Σ_j α_ij (v_j + B_c)                                               with values
 
-A and B have 2K + 1 rows of one head's channels, for all heads of a layer. Every query is multiplied with each row of A
-once, and each pair gathers its product; no vector is formed per pair.
+A and B have 2K + 1 rows of head_dim channels, which all heads of a layer share. Every query is multiplied with each row
+of A once, and each pair gathers its product; no vector is formed per pair.
 
 Shaw, Uszkoreit, Vaswani 2018, arXiv:1803.02155, section 3; ``key_query`` (relative_key_query): Huang, Liang, Xu, Xiang
 2020, arXiv:2009.13658, method 4.
@@ -25,9 +25,9 @@ from hf_posenc.core.terms import Block, BlockBias, ValueBias
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import (
     clipped,
+    key_scores,
     near_and_far,
-    of_keys,
-    of_queries,
+    query_scores,
     skewed,
 )
 from hf_posenc.schemes.options import PositiveInt
@@ -70,40 +70,40 @@ class Shaw(Scheme):
         """Bias of the key table for a block of queries."""
         if ctx.steady and not self.key_query and not torch.is_grad_enabled():
             return BlockBias(partial(self._by_skew, ctx.ahead), reads_scores=False)
-        return BlockBias(self._of_block)
+        return BlockBias(self._block_bias)
 
     def values(self, ctx: PositionContext) -> ValueBias | None:
-        """Term of the value table for the mixed values of a block of queries."""
-        return None if self.of_value is None else ValueBias(self._of_weights)
+        """Term of the value table in the attention output of a block of queries."""
+        return None if self.of_value is None else ValueBias(self._value_term)
 
-    def _of_block(self, block: Block) -> Tensor:
+    def _block_bias(self, block: Block) -> Tensor:
         table, row = self.of_key.weight.float(), self._row(block)
-        found = of_queries(block.query, table, row)
+        scores = query_scores(block.query, table, row)
         if self.key_query:
-            found = found + of_keys(block.key, table, row, heads=block.query.shape[1])
-        return found * block.scaling
+            scores = scores + key_scores(block.key, table, row, heads=block.query.shape[1])
+        return scores * block.scaling
 
     def _by_skew(self, ahead: int, block: Block) -> Tensor:
-        """The same where positions are consecutive, with ``ahead`` keys before the first query of the call."""
+        """`_block_bias` for consecutive positions, with ``ahead`` keys before the first query of the call."""
         block = replace(block, query=block.query * block.scaling)
         causal = self.geometry.causal
         first = ahead + (block.rows.start or 0)
-        return near_and_far(block, first, self.max_distance, causal=causal, near=self._of_near, far=self._of_far)
+        return near_and_far(block, first, self.max_distance, causal=causal, near=self._near_bias, far=self._far_bias)
 
-    def _of_near(self, block: Block) -> Tensor:
+    def _near_bias(self, block: Block) -> Tensor:
         row_of = partial(clipped, farthest=self.max_distance, name=self.record.name)
         return skewed(block.query, self.of_key.weight.float(), row_of, block)
 
-    def _of_far(self, block: Block, distance: int) -> Tensor:
+    def _far_bias(self, block: Block, distance: int) -> Tensor:
         row = int(clipped(torch.tensor(distance), self.max_distance, self.record.name))
         return block.query @ self.of_key.weight.float()[row, :, None]
 
-    def _of_weights(self, weights: Tensor, block: Block) -> Tensor:
+    def _value_term(self, weights: Tensor, block: Block) -> Tensor:
         """Σ_j α_ij B_c: sum the weights of each distance, then multiply by its vector."""
         table = self.of_value.weight.float()  # type: ignore[union-attr]
         row = self._row(block)[:, None].expand(weights.shape)
-        together = torch.zeros(*weights.shape[:-1], len(table), dtype=weights.dtype, device=weights.device)
-        return together.scatter_add(-1, row, weights) @ table
+        sums = torch.zeros(*weights.shape[:-1], len(table), dtype=weights.dtype, device=weights.device)
+        return sums.scatter_add(-1, row, weights) @ table
 
     def _row(self, block: Block) -> Tensor:
         return clipped(block.distance, self.max_distance, self.record.name)

@@ -35,8 +35,8 @@ from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.weights import LinearWeights
 
 STD = 0.02
-AHEAD = 8  # a text that goes on is projected an eighth of its length ahead
-Reach: TypeAlias = tuple[int, int]  # the least and the greatest distance
+AHEAD = 8  # a text that continues is projected an eighth of its length in advance
+Reach: TypeAlias = tuple[int, int]  # the smallest and the largest distance
 OfDistance: TypeAlias = Callable[[Tensor, Block], Tensor]
 
 
@@ -44,8 +44,8 @@ OfDistance: TypeAlias = Callable[[Tensor, Block], Tensor]
 class TransformerXL(Scheme):
     """Projected sinusoids of the distance, with learned biases of content and distance. Defined at every length.
 
-    ``clamp_len`` clips distances (−1: no clipping). ``share_uv`` has one u and one v for all layers, which keep a W_R
-    each. All three have one part per query head, also where several query heads share a key head.
+    ``clamp_len`` clips distances (−1: no clipping). ``share_uv`` uses one u and one v for all layers; each layer keeps
+    its own W_R. All three have one part per query head, even if several query heads share a key head.
     """
 
     formula = r"""
@@ -85,23 +85,23 @@ class TransformerXL(Scheme):
             return only_inside(self.record.name, "the W_R of a layer")
         weight, reach = self.weight(ctx.layer if self.shared else 0), self.reach(ctx)  # type: ignore[arg-type]
         if reach is None:
-            return self.of(partial(self._by_product, weight))
+            return self.with_distance_term(partial(self._by_product, weight))
         if ctx.kept is None and ctx.query_positions.shape[1] < self.geometry.head_dim:
-            return self.of(partial(self._by_sinusoids, weight, self.sinusoids_in(reach, ctx), reach))
+            return self.with_distance_term(partial(self._by_sinusoids, weight, self.sinusoids_in(reach, ctx), reach))
         codes = self.codes(reach, weight, ctx) if ctx.kept is None else self.kept_codes(reach, weight, ctx)
         if ctx.contiguous and not torch.is_grad_enabled():
-            return self.of(partial(self._by_skew, codes, reach))
-        return self.of(partial(self._by_codes, codes, reach))
+            return self.with_distance_term(partial(self._by_skew, codes, reach))
+        return self.with_distance_term(partial(self._by_codes, codes, reach))
 
-    def of(self, of_distance: OfDistance) -> BlockBias:
-        """The bias whose term of the distance, q · W_R R, is computed in that way."""
-        # A copy: weights loaded from a file have another memory alignment, for which kernels may round differently.
+    def with_distance_term(self, distance_term: OfDistance) -> BlockBias:
+        """The bias, with a function that computes its distance term, q · W_R R."""
+        # A copy: weights loaded from a file may be aligned differently in memory, and kernels then round differently.
         u = self.u.float().clone()
-        rest = partial(self._rest, of_distance)
-        return BlockBias(partial(self._of_block, u, rest), reads_scores=False, shifted=ShiftedQuery(u, rest))
+        rest = partial(self._distance_bias, distance_term)
+        return BlockBias(partial(self._block_bias, u, rest), reads_scores=False, shifted=ShiftedQuery(u, rest))
 
     def reach(self, ctx: PositionContext) -> Reach | None:
-        """The ends of a call's distances where these are known and most between them occur."""
+        """The range of a call's distances; None if it is unknown, or if few distances within it occur."""
         keys = ctx.key_positions.shape[1]
         if ctx.remapped or ctx.query_positions.is_floating_point() or has_dynamic_length(keys):
             return None
@@ -126,69 +126,69 @@ class TransformerXL(Scheme):
         return projected.unflatten(-1, self.u.shape).transpose(0, 1)
 
     def kept_codes(self, reach: Reach, weight: Tensor, ctx: PositionContext) -> Tensor:
-        """The same of a text that goes on: every distance is projected once, and some ahead of time.
+        """`codes` for a text that continues: every distance is projected once, and some in advance.
 
-        They are kept with the distances last, in which one query is multiplied 2.7 times as fast.
+        They are kept with the distances on the last axis, which multiplies a single query 2.7 times as fast.
         """
-        least, farthest = reach
-        kept: dict[int, Tensor] = ctx.with_cache(("transformer_xl", *self.edition), dict)
-        known: Tensor | None = kept.get(least)
-        end = least if known is None else least + known.shape[-1]  # the first that is not known
-        if known is None or end <= farthest:
+        smallest, farthest = reach
+        memo: dict[int, Tensor] = ctx.with_cache(("transformer_xl", *self.edition), dict)
+        codes: Tensor | None = memo.get(smallest)
+        end = smallest if codes is None else smallest + codes.shape[-1]  # the first distance without a code
+        if codes is None or end <= farthest:
             new = self.codes((end, farthest + farthest // AHEAD), weight, ctx).transpose(-1, -2)
-            kept[least] = known = new.contiguous() if known is None else torch.cat((known, new), dim=-1)
-        return known[..., : farthest - least + 1].transpose(-1, -2)
+            memo[smallest] = codes = new.contiguous() if codes is None else torch.cat((codes, new), dim=-1)
+        return codes[..., : farthest - smallest + 1].transpose(-1, -2)
 
     def sinusoids_in(self, reach: Reach, ctx: PositionContext) -> Tensor:
         """R of every distance from ``reach[0]`` to ``reach[1]``, ``[distances, sinusoids]``, the same in all layers."""
-        known = torch.arange(reach[0], reach[1] + 1, device=ctx.device)[None]
-        return ctx.once(("transformer_xl", self.frequencies, reach), lambda: self.sinusoids(known)[0])
+        distances = torch.arange(reach[0], reach[1] + 1, device=ctx.device)[None]
+        return ctx.once(("transformer_xl", self.frequencies, reach), lambda: self.sinusoids(distances)[0])
 
     def sinusoids(self, distance: Tensor) -> Tensor:
         """R of distances ``[batch, n]``, ``[batch, n, sinusoids]``, float32 from float64 angles."""
         cos, sin = cos_sin(self.frequencies, distance)
         return torch.cat((sin, cos), dim=-1)
 
-    def _of_block(self, u: Tensor, rest: Callable[[Block], Tensor], block: Block) -> Tensor:
-        of_content = products((u * block.scaling)[None, :, None].expand(block.key.shape[0], -1, 1, -1), block.key)
-        return rest(block) + of_content
+    def _block_bias(self, u: Tensor, rest: Callable[[Block], Tensor], block: Block) -> Tensor:
+        content_bias = products((u * block.scaling)[None, :, None].expand(block.key.shape[0], -1, 1, -1), block.key)
+        return rest(block) + content_bias
 
-    def _rest(self, of_distance: OfDistance, block: Block) -> Tensor:
-        return of_distance((block.query + self.v.float()[:, None]) * block.scaling, block)
+    def _distance_bias(self, distance_term: OfDistance, block: Block) -> Tensor:
+        return distance_term((block.query + self.v.float()[:, None]) * block.scaling, block)
 
     def _by_skew(self, codes: Tensor, reach: Reach, query: Tensor, block: Block) -> Tensor:
-        """(q + v) · W_R R of all pairs where positions are consecutive: ``[batch, heads, n, key]``."""
+        """(q + v) · W_R R of all pairs, ``[batch, heads, n, key]``, for consecutive positions."""
         return skewed(query, codes, lambda distance: distance.clamp(*reach) - reach[0], block)
 
     def _by_codes(self, codes: Tensor, reach: Reach, query: Tensor, block: Block) -> Tensor:
-        """The same of every distance, from which each pair gathers its own."""
+        """`_by_skew` for any positions: the product with every distance, from which each pair gathers its own."""
         return gathered(query @ codes.transpose(-1, -2), reach, block)
 
     def _by_sinusoids(self, weight: Tensor, sinusoids: Tensor, reach: Reach, query: Tensor, block: Block) -> Tensor:
-        """The same for a few queries: multiplying W_R into them is cheaper than projecting every distance."""
+        """`_by_codes` for a few queries: projecting them by W_R is cheaper than projecting every distance."""
         return gathered(query @ weight @ sinusoids.T, reach, block)
 
     def _by_product(self, weight: Tensor, query: Tensor, block: Block) -> Tensor:
-        """The same from sinusoids of the positions themselves; exact for all positions, D / head_dim times the work."""
-        folded = query @ weight
-        rotated = rotate(folded, self.frequencies, table(self.frequencies, block.query_positions))
-        of_pairs = rotated @ self.sinusoids(-block.key_positions)[:, None].transpose(-1, -2)
+        """`_by_codes` from sinusoids of the positions: exact for all positions, for D / head_dim times the work."""
+        projected = query @ weight
+        rotated = rotate(projected, self.frequencies, table(self.frequencies, block.query_positions))
+        scores = rotated @ self.sinusoids(-block.key_positions)[:, None].transpose(-1, -2)
         if self.clamp_len < 0:
-            return of_pairs
+            return scores
         distance = block.distance[:, None]
         ends = constant((-self.clamp_len, self.clamp_len), torch.long, distance.device)[None]
-        before, behind = (folded @ self.sinusoids(ends)[0].T).split(1, dim=-1)
-        of_pairs = torch.where(distance < -self.clamp_len, before, of_pairs)
-        return torch.where(distance > self.clamp_len, behind, of_pairs)
+        nearest, farthest = (projected @ self.sinusoids(ends)[0].T).split(1, dim=-1)
+        scores = torch.where(distance < -self.clamp_len, nearest, scores)
+        return torch.where(distance > self.clamp_len, farthest, scores)
 
 
-def gathered(of_distance: Tensor, reach: Reach, block: Block) -> Tensor:
-    """Values of distances ``[batch, heads, n, distances]`` to those of the pairs of a block, ``[…, n, key]``."""
+def gathered(by_distance: Tensor, reach: Reach, block: Block) -> Tensor:
+    """Gather the values of the pairs of a block, ``[…, n, key]``, from ``by_distance [batch, heads, n, distances]``."""
     index = block.distance.clamp(*reach) - reach[0]
-    return of_distance.gather(-1, index[:, None].expand(*of_distance.shape[:-1], -1))
+    return by_distance.gather(-1, index[:, None].expand(*by_distance.shape[:-1], -1))
 
 
 def farthest_pair(ctx: PositionContext) -> int:
-    """The greatest distance between a query and a key of a call, on either side."""
+    """The largest distance between a query and a key of a call, in either direction."""
     queries, keys = ctx.query_positions, ctx.key_positions
     return int(torch.maximum(queries.max() - keys.min(), keys.max() - queries.min()))

@@ -4,10 +4,10 @@
 
     with ``qk_norm``: q_i ← g ⊙ q_i / rms(q_i), over the channels of all heads; likewise k
 
-Rotation helps a model to learn, and limits it to the lengths of its training; a decoder without it still infers order
-from its mask. Without recalibration the model is broken; a small share of its training (0.5 to 2 percent, the authors
-report) restores it, without long sequences. The gains g of the norms are learned; softmax_scale is tuned for long
-sequences afterwards. Here it multiplies 1 / √d; in the released code it replaces it.
+Rotation helps a model to learn, but limits it to the lengths of its training; a decoder without it still infers order
+from its mask. Without recalibration the model is broken. The authors report that 0.5 to 2 percent of its training
+restores it, without long sequences. The gains g of the norms are learned. Afterwards, softmax_scale is tuned for long
+sequences; here it multiplies 1 / √d, and in the released code it replaces it.
 
 Gelberg, Eguchi, Akiba, Cetin 2025, "Extending the Context of Pretrained LLMs by Dropping Their Positional Embeddings",
 arXiv:2512.12167; the released code.
@@ -57,7 +57,7 @@ class DroPE(Scheme):
         if keep_layers and geometry.rotary is None:
             raise OptionOutOfRange(
                 f"keep_layers is {keep_layers}, but this model has its positions in a table before all layers, not in "
-                "each. Leave keep_layers out."
+                "each layer. Leave keep_layers out."
             )
         self.softmax_scale = softmax_scale
         self.shared = qk_norm == "off"

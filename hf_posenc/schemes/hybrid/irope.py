@@ -2,9 +2,9 @@
 
     layer l = 0, 1, …:  global_scheme if (l + 1) mod interval = 0,  local_scheme otherwise
 
-Layers without rotation have no dependence on the trained distances, and layers with a window have no long ones. SmolLM3
-has every fourth layer global; Llama 4 too, with a temperature (``global_scheme="none+llama4_temp"``) and the local keys
-cut into chunks, which a window is not; Cohere 2 and RNoPE-SWA have a window.
+Layers without rotation do not depend on the trained distances, and layers with a window have no long ones. Every fourth
+layer is global in SmolLM3 and in Llama 4. Llama 4 also has a temperature (``global_scheme="none+llama4_temp"``), and
+cuts local keys into chunks instead of a window. Cohere 2 and RNoPE-SWA have a window.
 
 Meta 2025, Llama 4; Yang et al. 2025, "RoPE to NoPE and Back Again", arXiv:2501.18795; Hugging Face 2025, SmolLM3.
 """
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class IRoPE(Scheme):
     """A layout: rotation (with ``window``, sliding-window attention) in most layers, no positions in every n-th.
 
-    ``interval`` is 4, or the number of layers where there are fewer. Both schemes may be any composition by name; for
-    options of theirs, or another pattern, give ``layers=`` to ``patch_model``. Train, or continue training, after it.
+    ``interval`` is 4 by default, or the number of layers if there are fewer. Both schemes may be any composition, by
+    name; for their options, or another pattern, pass ``layers=`` to ``patch_model``. Train after patching.
     """
 
     formula = r"""
@@ -62,5 +62,5 @@ class IRoPE(Scheme):
     ) -> dict[int, SchemeSpec]:
         """The scheme of each of ``count`` layers."""
         local: SchemeSpec = local_scheme if window is None else [local_scheme, ("window", {"size": window})]
-        every = min(4, max(count, 2)) if interval is None else interval
-        return {layer: local if (layer + 1) % every else global_scheme for layer in range(count)}
+        period = min(4, max(count, 2)) if interval is None else interval
+        return {layer: local if (layer + 1) % period else global_scheme for layer in range(count)}

@@ -9,7 +9,7 @@ can stream without limit. Recent keys keep their true distance; sink j has dista
 query. Keys are rotated once, at their own positions; only queries get another angle, for the sinks. A dynamic cache
 (the default of ``generate``) holds S + W − 1 keys. The context that the model can use is not extended.
 
-The query counts as recent. Code that evicts after a step rather than before it, as the paper's perplexity script, sees
+The query counts as recent. Code that evicts after a step instead of before it, like the paper's perplexity script, sees
 one key more: that is ``recent`` + 1 here. The first tokens are those at positions 0 … S − 1.
 
 The learned form adds one logit per head to the softmax, a key without value, which needs training.
@@ -33,14 +33,14 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
-STREAMING = 4  # sinks of the paper's models
+STREAMING = 4  # number of sinks in the paper
 
 
 @register_scheme("sinks", aliases=("streaming", "attention_sinks"), zero_shot=True, paper="2309.17453")
 class Sinks(Scheme):
     """The first ``sinks`` tokens (4) and the last ``recent`` (default: the rest of the trained length), and no others.
 
-    ``sinks=0`` is a sliding window, as `window`. ``learned_logit`` adds a trained logit per head and layer.
+    ``sinks=0`` equals the scheme `window`. ``learned_logit`` adds a trained logit per head and layer.
     """
 
     formula = r"""
@@ -87,7 +87,7 @@ class Sinks(Scheme):
 
     @property
     def kept_keys(self) -> tuple[int, int]:
-        """The sinks, and the recent keys of the next token other than its own."""
+        """The sinks, and the recent keys of the next token without its own."""
         return self.sinks, self.recent - 1
 
     @property

@@ -46,20 +46,20 @@ class Window(Scheme):
         self.idle = frozenset({"visible" if sinks else "regions"})
 
     def visible(self) -> Band:
-        """Distances under the size, on each visible side; with sinks the regions state it."""
+        """Distances below the size in each visible direction; with sinks, `regions` has the window instead."""
         return EVERYTHING if self.sinks else self.near
 
     @property
     def near(self) -> Band:
-        """Distances under the size, on each visible side."""
+        """Distances below the size in each visible direction."""
         return Band(0 if self.geometry.causal else 1 - self.size, self.size)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """With sinks, the window and the first keys beyond it: an encoder's first queries have them ahead as well."""
+        """With sinks, the window and the first keys beyond it; in an encoder, sinks may also follow the query."""
         if not self.sinks:
             return ONE_REGION
         back = Region(self.near), Region(Band(self.size, None, keys_until=self.sinks))
-        if ctx.causal or self.sinks <= self.size:  # no sink is out of reach ahead of a query
+        if ctx.causal or self.sinks <= self.size:  # no sink lies beyond the window after a query
             return back
         return (*back, Region(Band(None, 1 - self.size, keys_until=self.sinks)))
 
@@ -73,5 +73,5 @@ class Window(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """The size in a decoder, where the window hides no key of the first tokens."""
+        """The size in a decoder, because the window hides no key of so many first tokens."""
         return self.size if self.geometry.causal else 0

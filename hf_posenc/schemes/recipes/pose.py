@@ -2,10 +2,11 @@
 
     p ← p + u_c           for tokens of chunk c = 0 … C − 1, u_0 = 0, u_c uniform in {u_{c−1} … L' − L}
 
-L is the sequence length and L' the target length. Of two chunks the first ends at a uniform position up to the middle;
-of C chunks each boundary is drawn in its own 1/C of the sequence. Within a chunk distances are true, across chunks they
-reach up to the target length, at the cost of the short sequence. All tokens are kept; the released code also skips
-tokens, which the authors found to matter little. Nothing is learned; compose it with a scaling, as "yarn+pose".
+L is the sequence length and L' the target length. With two chunks, the first ends at a uniform position up to the
+middle. With C chunks, each boundary is drawn in its own 1/C of the sequence. Within a chunk, distances are true. Across
+chunks they reach up to the target length, at the cost of the short sequence. All tokens are kept; the released code
+also skips tokens, which the authors found to matter little. Nothing is learned; compose it with a scaling, as in
+``"yarn+pose"``.
 
 Zhu, Yang, Wang, Song, Wu, Wei, Li 2023, arXiv:2309.10400, section 3.2; the released code.
 """

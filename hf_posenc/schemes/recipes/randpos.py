@@ -55,10 +55,10 @@ class RandPos(Recipe):
         return positions * (self.longest - 1) // steps
 
     def drawn(self, lengths: Tensor) -> Tensor:
-        """As many sorted positions as each of ``lengths [rows, 1]``, padded with L', ``[rows, …]``.
+        """Sorted random positions, as many as ``lengths [rows, 1]`` says for each row, padded with L', ``[rows, …]``.
 
         Raises:
-            NotTraceable: `torch.export` makes a program, which cannot draw anew for every text.
+            NotTraceable: an exported program cannot draw new positions for every text.
         """
         if torch.compiler.is_exporting():
             raise NotTraceable(
@@ -67,17 +67,17 @@ class RandPos(Recipe):
             )
         widest = int(lengths.max())
         drawn = torch.rand(len(lengths), self.longest, device=lengths.device).topk(widest).indices
-        more = torch.arange(widest, device=lengths.device) >= lengths
-        return drawn.masked_fill(more, self.longest).sort(-1).values
+        is_padding = torch.arange(widest, device=lengths.device) >= lengths
+        return drawn.masked_fill(is_padding, self.longest).sort(-1).values
 
     @property
     def needs_whole_text(self) -> bool:
-        """Always: the positions of tokens depend on their number."""
+        """Always: positions depend on the number of tokens."""
         return True
 
     @property
     def randomises(self) -> bool:
-        """Whether evaluation draws, too."""
+        """Whether evaluation draws random positions as well."""
         return self.test == "random"
 
     @property
@@ -87,5 +87,5 @@ class RandPos(Recipe):
 
     @property
     def longest(self) -> int:
-        """The number of positions, of which each token needs one of its own."""
+        """The number of positions, because each token needs its own."""
         return self.positions

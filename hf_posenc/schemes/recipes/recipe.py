@@ -1,8 +1,8 @@
 """Base of training recipes, which change the positions that other schemes receive.
 
-A recipe applies to the model's own positions or is composed with others (``"yarn+pose"``). Draws come from torch's
-generator, so that ``torch.manual_seed`` repeats them, and are made once per forward pass: one for each row of a batch
-whose rows have their own positions, else one for all of it. Documents packed into one row share theirs.
+A recipe applies to the model's own positions, or is composed with other schemes (``"yarn+pose"``). Random numbers come
+from torch's generator, so ``torch.manual_seed`` repeats them. They are drawn once per forward pass: for each row if the
+rows of the batch have their own positions, else once for the batch. Documents packed into one row share the draw.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hf_posenc.schemes.base import Scheme
 
 
 class Recipe(Scheme):
-    """Base of the recipes: by default positions change in training mode only, which has no cache."""
+    """Base of the recipes. By default, positions change in training mode only, where there is no cache."""
 
     replaces_host = False
     recipe = True
 
     @property
     def unchanged_below(self) -> int:
-        """The target length: outside training nothing changes."""
+        """The target length, because nothing changes outside training."""
         return self.geometry.target_length
 
 

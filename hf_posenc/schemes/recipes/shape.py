@@ -3,9 +3,9 @@
     SHAPE    p ← p + Δ                    Δ uniform in {0 … max_shift}, by default as far as the target length allows
     CAPE     p ← e^λ (p + Δ + ε_p)        Δ, ε_p, λ uniform within ± max_shift, ± jitter, ± log_scale
 
-The model learns what the shift leaves unchanged: distance. CAPE also perturbs each distance (the order stays, as ε is
-at most 1/2) and scales all of them. Positions become fractional, so it works with functions of position, not with
-tables. Nothing is learned; relative schemes are invariant to the shift.
+The model learns from distance, which the shift leaves unchanged. CAPE also perturbs each distance and scales all of
+them; the order is kept, because ε is at most 1/2. Its positions are fractional, so it works with functions of position,
+not with tables. Nothing is learned; relative schemes are invariant to the shift.
 
 Kiyono, Kobayashi, Suzuki, Inui 2021, "SHAPE", arXiv:2109.05644, section 3; Likhomanenko, Xu, Synnaeve, Collobert,
 Rogozhnikov 2021, "CAPE", arXiv:2106.03143, section 3.
@@ -76,11 +76,11 @@ class CAPE(Recipe):
     def reposition(self, positions: Tensor, *, training: bool) -> Tensor:
         if not training:
             return positions
-        one = positions[:, :1]
-        shifted = positions + around_zero(one, self.max_shift) + around_zero(positions, self.jitter)
-        return shifted * around_zero(one, self.log_scale).exp()
+        per_row = positions[:, :1]
+        shifted = positions + around_zero(per_row, self.max_shift) + around_zero(positions, self.jitter)
+        return shifted * around_zero(per_row, self.log_scale).exp()
 
 
-def around_zero(like: Tensor, most: float) -> Tensor:
-    """Uniform in ± ``most``, one number for every element of ``like``, float32."""
-    return (2 * torch.rand(like.shape, device=like.device) - 1) * most
+def around_zero(like: Tensor, largest: float) -> Tensor:
+    """Uniform random numbers in ± ``largest``, one for every element of ``like``, float32."""
+    return (2 * torch.rand(like.shape, device=like.device) - 1) * largest

@@ -5,9 +5,9 @@
                min(i mod S + S, c) for keys of the chunk before
                min(2S − 1, c)      for older keys
 
-All keys are rotated once. Distances stay exact up to w + 1 across a boundary; beyond, only the keys' positions inside
+All keys are rotated once. Distances stay exact up to w + 1 across a boundary; beyond, only the positions of keys inside
 their chunks differ. The released code also increases a temperature with the sequence length, so cached keys keep an
-older value. Here ``mscale`` uses one value for all, that of the target length.
+older value. Here ``mscale`` uses the value of the target length for all.
 
 An et al. 2024, "Training-Free Long-Context Scaling of Large Language Models", arXiv:2402.17463, section 3;
 github.com/HKUNLP/ChunkLlama.
@@ -33,9 +33,8 @@ from hf_posenc.schemes.registry import register_scheme
 class DualChunkAttention(Scheme):
     """Positions start over in every chunk. Zero-shot on RoPE models; keys are cached rotated, once.
 
-    ``chunk`` (default: ¾ of the trained length) bounds every distance, ``local`` (default: an eighth) is the distance
-    that stays exact across a boundary. ``mscale`` adds the released code's temperature, (0.05 ln factor + 1)² on all
-    logits.
+    ``chunk`` (default: ¾ of the trained length) bounds every distance. Up to ``local`` (default: an eighth), distances
+    stay exact across a boundary. ``mscale`` adds the released code's temperature, (0.05 ln factor + 1)² on all logits.
     """
 
     formula = r"""
@@ -72,7 +71,7 @@ class DualChunkAttention(Scheme):
         self.mscale = mscale
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """The query's own chunk, the one before, and all older ones; keys have the same positions in all three."""
+        """Regions for keys of the same, the previous and older chunks; keys have the same positions in all three."""
         return (
             Region(Band(None, 1, self.stride), self.in_chunk, self.in_chunk),
             Region(Band(1, 2, self.stride), self.after_chunk, self.in_chunk),
@@ -84,7 +83,7 @@ class DualChunkAttention(Scheme):
         return positions % self.stride
 
     def after_chunk(self, positions: Tensor) -> Tensor:
-        """Positions counted from the start of the chunk before."""
+        """Positions counted from the start of the previous chunk."""
         return (positions % self.stride + self.stride).clamp(max=self.chunk)
 
     def at_end(self, positions: Tensor) -> Tensor:

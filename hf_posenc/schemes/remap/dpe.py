@@ -7,10 +7,10 @@ In training, slow pairs never turn far enough for long distances, while fast one
 distances at which it works best. Llama 3 8B, trained on 8k, reads 128k with eight bands, W = 1024 and G = 2, 8, 2, 8,
 32, 32, 32, 4, fastest first.
 
-The authors find G by trying each band on needles in a haystack; ``hf-posenc compare --tune`` tries some on a text. As
-published, a band may keep distances longer than the trained ones. The choice of single channels for each head by norms
-of queries and keys is left out, as it is by default in the released code. That code shifts queries by W − W / G,
-unrounded in a prompt and rounded in decoding; here both are rounded.
+The authors find G by testing each band on needles in a haystack; ``hf-posenc compare --tune`` tests some on a text. As
+published, a band may keep distances longer than the trained ones. The paper also selects channels for each head by
+norms of queries and keys; this is left out, as it is by default in the released code. That code shifts queries by
+W − W / G, unrounded in a prompt and rounded in decoding; here both are rounded.
 
 Lu, Zhao, Zhou, An, Wang, Li, Yang, Zhao, Ji, Gui, Zhang, Huang 2025, "Effective Length Extrapolation via
 Dimension-Wise Positional Embeddings Manipulation", arXiv:2504.18857; github.com/LuLuLuyi/DPE.
@@ -41,7 +41,7 @@ LLAMA_3 = (2, 8, 2, 8, 32, 32, 32, 4)
 class DPE(SelfExtend):
     """Self-Extend with a group size for each band of frequencies: ``groups``, fastest first, as many as you like.
 
-    By default there are eight, all of Self-Extend's own size, and it is that. Choose them by ``compare --tune``.
+    The default is eight bands with Self-Extend's group size, which equals Self-Extend. ``compare --tune`` finds others.
     """
 
     formula = r"""
@@ -72,7 +72,7 @@ class DPE(SelfExtend):
         return {"groups": [max(1, round(group * factor / 16)) for group in LLAMA_3]}
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Those of Self-Extend with the largest group, which biases count; the far one rotates each band by its own."""
+        """Self-Extend's regions with the largest group, for biases; each band rotates far keys by its own group."""
         near, far = Region(self.near), Region(
             self.far, self.shifted, self.grouped,
             query_bands_at=self.shifted_bands, key_bands_at=self.grouped_bands, bands=len(self.groups),
@@ -84,6 +84,6 @@ class DPE(SelfExtend):
         return positions[..., None] // constant(self.groups, torch.long, positions.device)
 
     def shifted_bands(self, positions: Tensor) -> Tensor:
-        """Position of its query in each band, ``[…, bands]``."""
+        """Position of the query of such a key in each band, ``[…, bands]``."""
         shifts = tuple(self.window - self.window // group for group in self.groups)
         return self.grouped_bands(positions) + constant(shifts, torch.long, positions.device)

@@ -3,17 +3,17 @@
     Δ' = i − j                     for i − j ≤ w            w = window
          ⌊i / G⌋ − ⌊j / G⌋         beyond                   G = max(1, ⌈L / L0⌉),  L0 = trained length
 
-Unlike in `self_extend`, no offset joins the two: at the border distances fall from w to w / G, and none exceeds L0. L
-is the length at each query (``length="row"``): texts within L0 are unchanged, and cached decoding equals a single
-forward pass. The released code takes the length of the call (``"sequence"``): a prefill gets the groups of its last
-token. A decoded token gets those of the length so far, with keys that lower layers computed under a smaller G. All
+Unlike in `self_extend`, no offset joins the two cases: at the border distances fall from w to w / G. No distance
+exceeds L0. L is the length at each query (``length="row"``): texts within L0 are unchanged, and cached decoding equals
+a single forward pass. The released code uses the length of the call (``"sequence"``): a prefill gets the groups of its
+last token. A decoded token gets those of the length so far, with keys that lower layers computed under a smaller G. All
 samples of a batch then have the length of the longest.
 
-The cache holds a key once, and each call rotates it from its position to its group: R(⌊j / G⌋ − j) R(j) k. With
+The cache holds each key once, and each call rotates it from its position to its group: R(⌊j / G⌋ − j) R(j) k. With
 ``key_cache="copies"`` it holds one copy for every G. With ``length="row"``, G does not grow beyond the target length.
 
-The authors have w = 2,048 of L0 = 32,768. A small Llama trained on 256 tokens needs a greater share: at 8 × L0 its loss
-is a nat higher with 16 tokens than with 64.
+The authors use w = 2,048 with L0 = 32,768. A small Llama trained on 256 tokens needs a greater share: at 8 × L0 its
+loss is a nat higher with 16 tokens than with 64.
 
 Tang, Wang, Gu, Han, Cai 2026, "Jet-Long: Efficient Long-Context Extension with Dynamic Bifocal RoPE", arXiv:2607.07740;
 github.com/jet-ai-projects/Jet-Long.
@@ -91,27 +91,27 @@ class JetLong(RotatesKeysByRegion):
         return {"window": max(1, min(2048, trained_length // 4))}
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Near keys at their true distance; beyond, group numbers by rows, or of the whole call."""
+        """Near keys at their true distance; far keys in groups, whose size is that of each row or of the whole call."""
         near = Region(Band(None, self.window + 1))
-        far = tuple(self.of_call(ctx) if self.length == "sequence" else self.by_rows(ctx))
+        far = tuple(self.far_of_call(ctx) if self.length == "sequence" else self.far_by_row(ctx))
         return (near, *far) if far else ONE_REGION
 
-    def by_rows(self, ctx: PositionContext) -> Iterator[Region]:
-        """Far keys of the rows of each group size: of those that occur, where that is known. None where all are 1."""
-        trained, most = self.geometry.trained_length, self.group_size(self.geometry.target_length)
-        first, last = 2, most
-        if ctx.first is not None and self.caches_one_key and not is_traced():  # else every call has the same
+    def far_by_row(self, ctx: PositionContext) -> Iterator[Region]:
+        """Far keys, one region for the rows of each group size that may occur; no region if every size is 1."""
+        trained, largest = self.geometry.trained_length, self.group_size(self.geometry.target_length)
+        first, last = 2, largest
+        if ctx.first is not None and self.caches_one_key and not is_traced():  # else regions must be equal in all calls
             end = ctx.first + ctx.query_positions.shape[1]
-            first, last = max(2, min(self.group_size(ctx.first + 1), most)), min(self.group_size(end), most)
+            first, last = max(2, min(self.group_size(ctx.first + 1), largest)), min(self.group_size(end), largest)
         if last == 1:
             return
         yield self.far(1, Band(self.window + 1, None, rows_until=trained))
         for size in range(first, last + 1):
-            until = size * trained if size < most else None
+            until = size * trained if size < largest else None
             yield self.far(size, Band(self.window + 1, None, rows_from=(size - 1) * trained, rows_until=until))
 
-    def of_call(self, ctx: PositionContext) -> Iterator[Region]:
-        """An empty region of true positions, at which keys are cached; and all far pairs in groups of one size."""
+    def far_of_call(self, ctx: PositionContext) -> Iterator[Region]:
+        """All far pairs in groups of one size, after an empty region at whose true positions keys are cached."""
         band = Band(self.window + 1, None)
         yield self.far(1, Band(self.window + 1, None, rows_until=0))
         if is_traced():  # the graph is for any length, and groups may be of one token
@@ -122,22 +122,22 @@ class JetLong(RotatesKeysByRegion):
         yield self.far(self.group_size(last + 1), band)
 
     def group_size(self, length: Count) -> Count:
-        """G of a length."""
+        """G for a length."""
         return -(-length // self.geometry.trained_length)
 
     def far(self, size: int, band: Band) -> Region:
-        """Pairs at distances of whole groups; groups of one token are the positions themselves."""
+        """A region whose distances count groups; a group of one token is the position itself."""
         return Region(band) if size == 1 else Region(band, Grouped(size), Grouped(size))
 
     @property
     def unchanged_below(self) -> int:
-        """The trained length; in one length a call, the keys that are near whatever follows."""
+        """The trained length; with ``length="sequence"``, the length up to which every key is near."""
         return self.geometry.trained_length if self.length == "row" else self.window + 1
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """The map of positions to the numbers of their groups."""
+    """Map from positions to group numbers."""
 
     size: int
 

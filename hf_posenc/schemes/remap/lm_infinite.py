@@ -30,7 +30,7 @@ from hf_posenc.schemes.remap.rerope import KeyCache, RotatesKeysByRegion
 class LMInfinite(RotatesKeysByRegion):
     """The first ``n_global`` tokens (10) and the last ``n_local`` (default: the trained length). Zero-shot.
 
-    ``key_cache="one"`` caches one copy of each key, and rotates those of the first tokens for each new one.
+    ``key_cache="one"`` caches one copy of each key, and rotates the keys of the first tokens for each new token.
     """
 
     formula = r"""
@@ -58,17 +58,17 @@ class LMInfinite(RotatesKeysByRegion):
         self.n_local = geometry.trained_length if n_local is None else n_local
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Near keys at their true distance; the first tokens at position 0 for queries at n_local."""
+        """Near keys at their true distance; the first tokens at position 0, with queries at n_local."""
         near, far = Band(None, self.n_local), Band(self.n_local, None, keys_until=self.n_global)
         return Region(near), Region(far, self.at_edge, at_zero)
 
     def at_edge(self, positions: Tensor) -> Tensor:
-        """Position of every query for the first tokens."""
+        """Position of every query in the region of the first tokens."""
         return torch.full_like(positions, self.n_local)
 
     @property
     def kept_keys(self) -> tuple[int, int]:
-        """The first tokens, and the near keys of the next token other than its own."""
+        """The first tokens, and the near keys of the next token without its own."""
         return self.n_global, self.n_local - 1
 
     @property

@@ -4,9 +4,9 @@
     Δ' = Δ for Δ < w,  w + (Δ − w) / k beyond    leaky
     an encoder has both signs: Δ' = sign(Δ) g(|Δ|), without published results
 
-Two regions: near pairs are rotated by their positions; far ones have the query at w and the keys at 0. The cache stores
-each key twice, rotated and raw, so decoding rotates no key again. With ``key_cache="one"`` it stores only the raw one,
-and each new token rotates the keys of its window. Compose with log-n as ``"rerope+logn"``.
+There are two regions. Near pairs are rotated by their positions; far pairs have the query at w and the key at 0. The
+cache stores each key twice, rotated and unrotated, so decoding rotates no key again. With ``key_cache="one"`` it stores
+only the unrotated key, and each new token rotates the keys of its window. Compose it with log-n as ``"rerope+logn"``.
 
 Su 2023, kexue.fm/archives/9708; github.com/bojone/rerope.
 """
@@ -34,9 +34,9 @@ class RotatesKeysByRegion(Scheme):
 
         R(p') k = R(p' − p) R(p) k        p, p': positions of a key in two regions
 
-    Rotations compose, so the other copies follow from one. With one copy of each key, a cache is as large as the
-    unpatched model's; with two it takes half as much again. In exchange each decoded token rotates the keys that it
-    reads in the smaller region, as a rule those of a window.
+    Rotations compose, so one copy gives the others. With one copy of each key, a cache is as large as that of the
+    unpatched model; with two it takes 1.5 times the memory. In exchange, each decoded token rotates the keys that it
+    reads in the smaller region, usually a window.
     """
 
     def __init__(self, geometry: Geometry, *, key_cache: KeyCache) -> None:
@@ -54,7 +54,7 @@ class RotatesKeysByRegion(Scheme):
 
 
 class Remap(RotatesKeysByRegion):
-    """Base of the remaps: they keep the model's rotation and change its positions."""
+    """Base of schemes that keep the model's rotation and change its positions."""
 
     replaces_host = False
     needs_rotation = True
@@ -71,7 +71,7 @@ class Remap(RotatesKeysByRegion):
 
     @property
     def near(self) -> Band:
-        """Distances that stay as they are."""
+        """Distances that stay unchanged."""
         return Band(None if self.geometry.causal else 1 - self.window, self.window)
 
     @property
@@ -86,7 +86,7 @@ class Remap(RotatesKeysByRegion):
 
     @property
     def unchanged_below(self) -> int:
-        """The window in a decoder: up to that length no key is far."""
+        """The window in a decoder, because no key is far within that length."""
         return self.window if self.geometry.causal else 0
 
 
@@ -116,11 +116,11 @@ class ReRoPE(Remap):
         return back if ctx.causal else (*back, Region(self.ahead, self.at_other_edge, at_zero))
 
     def at_edge(self, positions: Tensor) -> Tensor:
-        """Position of every query for its far keys: the window's edge."""
+        """Position of every query for far keys: the edge of the window."""
         return torch.full_like(positions, self.window)
 
     def at_other_edge(self, positions: Tensor) -> Tensor:
-        """The same for far later keys."""
+        """Position of every query for far later keys, in an encoder."""
         return torch.full_like(positions, -self.window)
 
 
@@ -161,9 +161,9 @@ class LeakyReRoPE(Remap):
         return positions.to(torch.float64) / self.k
 
     def slowed_query(self, positions: Tensor) -> Tensor:
-        """Position of its query, shifted so that distances are continuous at the window's edge."""
+        """Position of the query of a far key, shifted so that distances are continuous at the edge of the window."""
         return self.slowed(positions) + self.window * (1 - 1 / self.k)
 
     def slowed_query_ahead(self, positions: Tensor) -> Tensor:
-        """The same for later keys."""
+        """Position of the query of a far later key, in an encoder."""
         return self.slowed(positions) - self.window * (1 - 1 / self.k)

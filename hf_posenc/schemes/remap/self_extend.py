@@ -3,7 +3,7 @@
     Δ' = i − j                                     for i − j < W
          ⌊i / G⌋ − ⌊j / G⌋ + W − ⌊W / G⌋            beyond          W = window, G = group
 
-Up to (L0 − W) G + W tokens no distance exceeds the trained length L0, nor L0 − 1 where G divides W. The released code
+Up to (L0 − W) G + W tokens, no distance exceeds the trained length L0, or L0 − 1 if G divides W. The released code
 shifts by W − W / G without rounding (``floor="float"``).
 
 Jin et al. 2024, "LLM Maybe LongLM", arXiv:2401.01325, section 3.2; github.com/datamllab/LongLM.
@@ -68,7 +68,7 @@ class SelfExtend(Remap):
         self.shift = SHIFTS[floor](self.window, self.group)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Near keys at their true distance; beyond, group numbers, shifted for queries to meet the window's edge."""
+        """Near keys at their true distance; far keys by group number, with queries shifted to the window's edge."""
         return Region(self.near), Region(self.far, self.shifted, self.grouped)
 
     def grouped(self, positions: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class SelfExtend(Remap):
         return groups.to(torch.float64) if isinstance(self.shift, float) else groups
 
     def shifted(self, positions: Tensor) -> Tensor:
-        """Position of its query."""
+        """Position of the query of a far key."""
         return self.grouped(positions) + self.shift
 
 

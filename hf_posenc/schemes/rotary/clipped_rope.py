@@ -1,12 +1,12 @@
 """Clipped RoPE (the authors' CoPE): fade out the slowest pairs, whose turns training never completed.
 
-    ω'_m = ½ (1 + cos(π t / (n − 1))) ω_m     t = m − (d / 2 − n) ≥ 0: the place among the n slowest pairs
+    ω'_m = ½ (1 + cos(π t / (n − 1))) ω_m     t = m − (d / 2 − n) ≥ 0: index among the n slowest pairs
            0                                  ``clip="hard"``
 
-ω_m are those of the model, or of a composed scaling (``"yarn+clipped_rope"``). The first of the n pairs keeps its
-frequency, and the last is at rest; so n = 1 does nothing unless it is cut hard. The authors fade 20 of 64 pairs of
-Llama 3; the default is that share of any head. A hard edge lets attention scores oscillate with the distance, they
-argue. The name `cope` belongs to another scheme.
+ω_m are the frequencies of the model, or of a composed scaling (``"yarn+clipped_rope"``). The first of the n pairs keeps
+its frequency, and the last gets frequency 0; so n = 1 has an effect only with ``clip="hard"``. The authors fade 20 of
+64 pairs of Llama 3; the default is that share of any head. They argue that a hard edge lets attention scores oscillate
+with the distance. The name `cope` belongs to another scheme.
 
 Li, Ren, Yuille, Wang 2026, "CoPE: Clipped RoPE as A Scalable Free Lunch for Long Context LLMs", arXiv:2602.05258;
 github.com/hrlics/CoPE.
@@ -32,7 +32,7 @@ SHARE = 20 / 64
 class ClippedRoPE(Scheme):
     """The slowest pairs of a rotation faded by half a cosine, or cut. Continue training after the change.
 
-    ``pairs`` is how many, by default 20 of 64; ``clip="hard"`` puts all of them at rest.
+    ``pairs`` is their number, by default 20 of 64; ``clip="hard"`` sets all their frequencies to 0.
     """
 
     formula = r"""
@@ -50,21 +50,21 @@ class ClippedRoPE(Scheme):
         self.pairs, self.clip = pairs, clip
 
     def retune(self, rotation: Rotation) -> Rotation:
-        """The rotation with its last pairs slowed."""
+        """The rotation with the frequencies of its last pairs faded."""
         frequencies = fixed_frequencies(rotation, self)
         n = max(2, round(SHARE * len(frequencies))) if self.pairs is None else self.pairs
-        kept = len(frequencies) - n
-        if kept < 0:
+        unchanged = len(frequencies) - n
+        if unchanged < 0:
             raise OptionOutOfRange(
                 f"pairs is {n}, but this rotation has {len(frequencies)}. Use at most that many, or the scheme 'none'."
             )
-        slower = (w * self.left(m - kept, n) for m, w in enumerate(frequencies))
-        return replace(rotation, frequencies=tuple(slower))
+        faded = (w * self.remaining(m - unchanged, n) for m, w in enumerate(frequencies))
+        return replace(rotation, frequencies=tuple(faded))
 
-    def left(self, place: int, n: int) -> float:
-        """What is left of the frequency of a pair at a place among the n slowest; negative for the others."""
-        if place < 0:
+    def remaining(self, index: int, n: int) -> float:
+        """Factor of the frequency of a pair with an index among the n slowest; faster pairs have a negative index."""
+        if index < 0:
             return 1.0
-        if self.clip == "hard" or place == n - 1 > 0:  # exactly 0, which the cosine misses by its rounding
+        if self.clip == "hard" or index == n - 1 > 0:  # exactly 0; the cosine would be rounded
             return 0.0
-        return (1 + math.cos(math.pi * place / max(n - 1, 1))) / 2
+        return (1 + math.cos(math.pi * index / max(n - 1, 1))) / 2

@@ -3,9 +3,9 @@
     base'(L) = base · (1 + f (L / L0 − 1))^(d / (d − 2))  for L > L0, base for L ≤ L0        f = multiplier
 
 L is the length *at each query*: token i and all its keys are rotated with the base of length i + 1. One length for a
-whole call, as in other implementations, would make outputs depend on later tokens. Cached decoding would differ from a
-single forward pass. Keys are therefore cached raw and rotated for each query. All queries of an encoder have one
-length, that of their sequence.
+whole call, as in other implementations, would make outputs depend on later tokens, and cached decoding differ from a
+single forward pass. Keys are therefore cached unrotated, and rotated for each query. In an encoder, the length of the
+sequence counts for all its queries.
 
 emozilla 2023, reddit.com/r/LocalLLaMA/comments/14mrgpr.
 """
@@ -28,16 +28,16 @@ from hf_posenc.schemes.rotary.ntk import stretched
 from hf_posenc.schemes.rotary.rotary import Rotary, own_within_trained
 
 STEPS = 4
-"""Rotations for each trained length of tokens in a comparison. On a small Llama on a novel, up to 8×, losses differ by
-less than 0.005 nats between 16 and 1, and 4 take 1.2 times as long as 1."""
+"""Number of rotations per trained length of tokens in a comparison. For a small Llama on a novel, up to 8×, losses with
+16 and with 1 differ by less than 0.005 nats, and 4 take 1.2 times as long as 1."""
 
 
 class RotationByLength(Scheme):
-    """Base of the schemes that rotate by the length at each query: they define the rotation of a length.
+    """Base of schemes whose rotation depends on the length at each query; subclasses define the rotation of a length.
 
     Args:
-        geometry: of the model.
-        granularity: lengths beyond the trained one are rounded up to steps of so many tokens.
+        geometry: geometry of the model.
+        granularity: step in tokens to which lengths beyond the trained length are rounded up.
         base: θ of the unscaled frequencies; the model's own by default.
     """
 
@@ -45,7 +45,7 @@ class RotationByLength(Scheme):
 
     @classmethod
     def comparison_options(cls, *, factor: float, trained_length: int) -> dict[str, Any]:
-        """Steps of a quarter of the trained length: one rotation a token takes up to a hundred times as long."""
+        """Steps of a quarter of the trained length. One rotation per token takes up to a hundred times as long."""
         return {"granularity": max(1, trained_length // STEPS)}
 
     def __init__(self, geometry: Geometry, *, granularity: int, base: float | None) -> None:
@@ -62,13 +62,13 @@ class RotationByLength(Scheme):
         """Length at queries of ``positions […]``, rounded up; at least the trained length."""
         trained, step = self.geometry.trained_length, self.granularity
         lengths = positions + 1 if self.geometry.causal else text_lengths(positions)
-        if step == 1:  # the same in a quarter of the operations, of which each decoded token has all
+        if step == 1:  # equal, with a quarter of the operations; every decoded token pays for them
             return lengths.clamp(min=trained)
         beyond = (lengths - trained).clamp(min=0)
         return trained + (beyond + step - 1) // step * step
 
     def rotation_of(self, length: int) -> Rotation:
-        """The rotation of queries at one length, at least the trained one."""
+        """The rotation of queries at a length, which is at least the trained length."""
         raise NotImplementedError
 
     def frequencies_of(self, lengths: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class RotationByLength(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """The trained length, where the unscaled rotation is the model's own."""
+        """The trained length if the unscaled rotation is the model's own; else 0."""
         return own_within_trained(self.geometry, self.unscaled, 1.0)
 
 
@@ -115,12 +115,12 @@ class DynamicNTK(RotationByLength):
 
     @classmethod
     def comparison_options(cls, *, factor: float, trained_length: int) -> dict[str, Any]:
-        """The factor as multiplier, as transformers' ``dynamic`` has it."""
+        """The factor as the multiplier, as in transformers' ``dynamic``."""
         steps = super().comparison_options(factor=factor, trained_length=trained_length)
         return steps | {"multiplier": factor}
 
     def rotation_of(self, length: int) -> Rotation:
-        """The rotation of queries at one length."""
+        """The rotation of queries at a length."""
         stretch = 1 + self.multiplier * (length / self.geometry.trained_length - 1)
         return Rotation(stretched(self.frequencies, stretch), self.unscaled.layout)
 
@@ -133,5 +133,5 @@ class DynamicNTK(RotationByLength):
         return unscaled * stretch[..., None] ** -powers
 
     def native_within_trained(self) -> dict[str, Any]:
-        """transformers rotates all queries by the whole length, and cached keys by the length when they were cached."""
+        """Parameters of transformers, which rotates queries by the length of the call, and keys by it when cached."""
         return self.native_parameters

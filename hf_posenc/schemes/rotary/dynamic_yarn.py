@@ -4,9 +4,9 @@
     ω'_m(L) = (1 − γ_m) ω_m + γ_m ω_m / s(L)                γ as in `yarn`: by rotations within L0, at every length
     score'  = (0.1 ln s(L) + 1)² score
 
-As in `dynamic_ntk`, token i and all its keys are rotated for the length i + 1, whatever follows. Keys are cached raw
-and rotated for each query, so cached decoding equals a single forward pass. All queries of an encoder have one length,
-that of their sequence. The authors' code has one length for a whole call.
+As in `dynamic_ntk`, token i and all its keys are rotated for the length i + 1, whatever follows. Keys are cached
+unrotated, and rotated for each query, so cached decoding equals a single forward pass. In an encoder, the length of the
+sequence counts for all its queries. The authors' code has one length for a whole call.
 
 Peng, Quesnelle, Fan, Shippole 2023, arXiv:2309.00071, section 3.4, "Dynamic Scaling".
 """
@@ -60,7 +60,7 @@ class DynamicYarn(RotationByLength):
         self.slowed = tuple(parts.slowed())
 
     def rotation_of(self, length: int) -> Rotation:
-        """The rotation of queries at one length."""
+        """The rotation of queries at a length."""
         s = length / self.geometry.trained_length
         slower = ((1 - g) * w + g * w / s for w, g in zip(self.frequencies, self.slowed, strict=True))
         return Rotation(tuple(slower), self.unscaled.layout)
@@ -73,7 +73,7 @@ class DynamicYarn(RotationByLength):
         return (1 - slowed) * unscaled + slowed * unscaled / s
 
     def row_scale(self, ctx: PositionContext) -> Tensor | None:
-        """(0.1 ln s + 1)² of each query, ``[batch or 1, 1, query]``, float32; None where it is known to be 1."""
+        """(0.1 ln s + 1)² of each query, ``[batch or 1, 1, query]``, float32; None if all are known to be 1."""
         first, trained = ctx.first if ctx.causal and not is_traced() else None, self.geometry.trained_length
         if first is not None and first + ctx.query_positions.shape[1] <= trained:
             return None

@@ -2,8 +2,8 @@
 
     ω'_m = (1 − g_m) ω_m / s + g_m ω_m          g_m = (r_m − low) / (high − low), clipped to 0 … 1
 
-r_m = trained length · ω_m / 2π is the number of rotations, s = factor. The same idea as YaRN's, with a ramp linear in
-the number of rotations, narrower bounds and no temperature.
+r_m = trained length · ω_m / 2π is the number of rotations, s = factor. This is YaRN's idea with narrower bounds, a ramp
+that is linear in the number of rotations, and no temperature.
 
 Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783; the released code.
 """
@@ -48,7 +48,7 @@ class Llama3(Rotary):
         self.low_freq_factor, self.high_freq_factor = low_freq_factor, high_freq_factor
 
     def frequencies(self) -> tuple[float, ...]:
-        """Radians per token of each pair, blended by its number of rotations."""
+        """Radians per token of each pair, blended according to its number of rotations."""
         return tuple(self._blended(w) for w in super().frequencies())
 
     def native(self) -> dict[str, Any] | None:
@@ -59,6 +59,6 @@ class Llama3(Rotary):
 
     def _blended(self, frequency: float) -> float:
         rotations = self.geometry.trained_length * frequency / (2 * math.pi)
-        kept = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        kept = min(max(kept, 0.0), 1.0)
-        return (1 - kept) * frequency / self.geometry.factor + kept * frequency
+        share = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        share = min(max(share, 0.0), 1.0)
+        return (1 - share) * frequency / self.geometry.factor + share * frequency

@@ -4,12 +4,13 @@
            ω_m / long_m     for queries i ≥ L0            short, long: d / 2 numbers ≥ 1
     score' = (1 + ln s / ln L0) score                     s = factor, at every length
 
-A query and all its keys are rotated alike: for token i, the sequence length up to it counts, never later tokens. The
-cache stores each key twice, once for each rotation. One length for a whole call, as in other implementations, makes
-cached decoding differ from a single forward pass. All queries of an encoder have one length, that of their sequence.
+A query and all its keys are rotated alike. The rotation of token i depends on the sequence length up to it, never on
+later tokens. The cache stores each key twice, once for each rotation. One length for a whole call, as in other
+implementations, makes cached decoding differ from a single forward pass. In an encoder, the length of the sequence
+counts for all its queries.
 
-``examples/search_longrope.py`` finds ``long_factor`` on a corpus. Without one the scaling is that
-of `ntk_parts`, an initial candidate of the paper's search, and ``short_factor`` is one throughout.
+``examples/search_longrope.py`` finds ``long_factor`` on a corpus. By default the scaling is that of `ntk_parts`, an
+initial candidate of the paper's search, and every ``short_factor`` is 1.
 
 Ding et al. 2024, "LongRoPE", arXiv:2402.13753, sections 3 and 4; microsoft/LongRoPE; transformers' ``longrope``.
 """
@@ -79,10 +80,10 @@ class LongRoPE(Rotary):
                 f"keep_start must be 0, got {keep_start}: unscaled angles at the first tokens are not a function "
                 "of distance. Leave the option out."
             )
-        by_parts = NTKByParts(geometry, base=base).frequencies()
+        scaled = NTKByParts(geometry, base=base).frequencies()
         unscaled = super().frequencies()
         self.short_factor = self._checked("short_factor", short_factor) or (1.0,) * len(unscaled)
-        self.long_factor = self._checked("long_factor", long_factor) or divided(unscaled, by_parts)
+        self.long_factor = self._checked("long_factor", long_factor) or divided(unscaled, scaled)
         self.attention_factor = default_factor(geometry) if attention_factor is None else attention_factor
         self.idle = frozenset({"row_rotation"} if geometry.causal else {"rotation", "regions"})
 
@@ -91,7 +92,7 @@ class LongRoPE(Rotary):
         return divided(super().frequencies(), self.short_factor)
 
     def long_frequencies(self) -> tuple[float, ...]:
-        """Radians per token of each pair for queries beyond it."""
+        """Radians per token of each pair for queries beyond the trained length."""
         return divided(super().frequencies(), self.long_factor)
 
     @property
@@ -101,14 +102,14 @@ class LongRoPE(Rotary):
 
     @property
     def long(self) -> Rotation:
-        """Rotation of queries beyond it."""
+        """Rotation of queries beyond the trained length."""
         return self.rotation_by(self.long_frequencies())
 
     def rotation(self) -> Rotation | None:  # type: ignore[override]  # an encoder rotates by its sequence length
         return self.short if self.geometry.causal else None
 
     def row_rotation(self) -> RowRotation | None:
-        """In an encoder all queries are rotated by the length of their sequence."""
+        """In an encoder, the rotation for the length of the sequence; None in a decoder."""
         return None if self.geometry.causal else RowRotation(text_lengths, self.rotation_of, self.frequencies_of)
 
     def rotation_of(self, length: int) -> Rotation:
@@ -124,7 +125,7 @@ class LongRoPE(Rotary):
         return torch.where((lengths <= self.geometry.trained_length)[..., None], short, long)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """In a decoder, queries within the trained length, and queries beyond."""
+        """In a decoder, one region of queries within the trained length, and one of queries beyond it."""
         short, long, edge = self.short, self.long, self.geometry.trained_length
         if short == long or not self.geometry.causal:
             return ONE_REGION
@@ -135,16 +136,16 @@ class LongRoPE(Rotary):
 
     @property
     def scales_logits(self) -> bool:
-        """True for encoders, too: a rotation by length has no amplitude."""
+        """Also true in encoders, because a length-dependent rotation has no amplitude."""
         return self.rotates_all or not self.geometry.causal
 
     @property
     def unchanged_below(self) -> int:
-        """The trained length, where neither the rotation nor the logits' scale differs from the model's."""
+        """The trained length if rotation and logit scale within it are the model's own; else 0."""
         return own_within_trained(self.geometry, self.short, self.logit_scale())
 
     def native_within_trained(self) -> dict[str, Any]:
-        """transformers rotates all queries by the whole length, and cached keys by the length when they were cached."""
+        """Parameters of transformers, which rotates queries by the length of the call, and keys by it when cached."""
         return self.scaled_as(
             "longrope", short_factor=list(self.short_factor), long_factor=list(self.long_factor),
             factor=self.geometry.factor, attention_factor=self.attention_factor,
@@ -155,7 +156,7 @@ class LongRoPE(Rotary):
         pairs = self.dims // 2
         if factors is not None and len(factors) != pairs:
             raise OptionOutOfRange(
-                f"{name} must have {pairs} numbers, one a rotated pair of this model, got {len(factors)}. "
+                f"{name} must have {pairs} numbers, one per rotated pair of this model, got {len(factors)}. "
                 "examples/search_longrope.py finds them."
             )
         return tuple(map(float, factors or ()))

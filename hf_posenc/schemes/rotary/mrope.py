@@ -18,7 +18,7 @@ from hf_posenc.core.geometry import Geometry, Layout, Rotation
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.options import Base, NotNegativeInt
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.rope_nd import checked
+from hf_posenc.schemes.rotary.rope_nd import checked_coordinates
 from hf_posenc.schemes.rotary.rotary import Rotary
 
 AXES = 3
@@ -28,8 +28,8 @@ AXES = 3
 class MRoPE(Rotary):
     """RoPE whose pairs encode time, height or width, given as ``position_ids [3, batch, token]``. On text it is RoPE.
 
-    By default the sections are the model's own where it has some, or else Qwen2-VL's or, interleaved, Qwen3-VL's, in
-    proportion to its heads.
+    By default the sections are the model's own. A model without sections gets those of Qwen2-VL, or of Qwen3-VL if
+    ``interleaved``, in proportion to its head dimension.
     """
 
     formula = r"""
@@ -74,17 +74,17 @@ class MRoPE(Rotary):
         return pair_axes(self.section, self.interleaved)
 
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
-        """The caller's coordinates, or those of text: the position three times.
+        """The caller's coordinates; for text, the position three times.
 
-        Before three axes, ``model.generate`` of transformers puts a fourth: the token's number in the text.
+        transformers' ``model.generate`` passes four axes. The first is the index of the token, and is dropped.
         """
         if given is None:
             return positions[..., None].expand(*positions.shape, AXES)
-        return checked(given[..., 1:] if given.shape[-1] == AXES + 1 else given, AXES, "mrope")
+        return checked_coordinates(given[..., 1:] if given.shape[-1] == AXES + 1 else given, AXES, "mrope")
 
 
 def pair_axes(section: Sequence[int], interleaved: bool) -> tuple[int, ...]:
-    """Coordinate that rotates each pair, of sections that follow one another or are ``interleaved``."""
+    """Coordinate that rotates each pair, for consecutive or ``interleaved`` sections."""
     if not interleaved:
         return tuple(axis for axis, count in enumerate(section) for _ in range(count))
     return tuple(m % AXES if m // AXES < section[m % AXES] else 0 for m in range(sum(section)))

@@ -7,8 +7,8 @@
     score' = (0.1 ln s + 1)² score
 
 l is the last pair of more than β_fast rotations in the trained length, or 0, and h the first of fewer than β_slow. Both
-slow the pair h and all behind it by s, as YaRN does; between, growing shares leave fast pairs nearer to their own
-frequencies. Without a pair of fewer than β_slow rotations the shares have no end, and the scheme is refused.
+kinds slow pair h and all slower ones by s, like YaRN. Between l and h, the growing shares of "pro" keep fast pairs
+nearer to their own frequencies. Without a pair h, the scheme is refused.
 
 Tian, Zhu, Liu, Wang, Wang 2026, "MrRoPE: Mixed-radix Rotary Position Embedding", arXiv:2601.22181, section 3.2.
 """
@@ -64,29 +64,29 @@ class MrRoPE(Rotary):
         self.last_fast, self.first_slow = self.borders()
 
     def borders(self) -> tuple[int, int]:
-        """The last fast pair, or 0, and the first slow one behind it.
+        """The last fast pair, or 0, and the first slow pair after it.
 
         Raises:
             OptionOutOfRange: no pair is slow.
         """
-        turns = [self.geometry.trained_length * w / (2 * math.pi) for w in super().frequencies()]
-        slow = [m for m, count in enumerate(turns) if count < self.beta_slow]
+        rotations = [self.geometry.trained_length * w / (2 * math.pi) for w in super().frequencies()]
+        slow = [m for m, count in enumerate(rotations) if count < self.beta_slow]
         if not slow:
             raise OptionOutOfRange(
-                f"The slowest pair makes {min(turns):.3g} rotations in {self.geometry.trained_length} tokens, and "
+                f"The slowest pair makes {min(rotations):.3g} rotations in {self.geometry.trained_length} tokens, and "
                 f"mrrope needs one of fewer than beta_slow = {self.beta_slow:g}. Use yarn, or a greater beta_slow."
             )
-        fast = sum(count > self.beta_fast for count in turns)
+        fast = sum(count > self.beta_fast for count in rotations)
         return max(fast - 1, 0), max(slow[0], fast, 1)
 
     def share(self, pair: int) -> float:
-        """e of a pair, 0 … 1."""
+        """Exponent e of a pair, 0 … 1."""
         n = self.first_slow - self.last_fast
         t = min(max(pair - self.last_fast, 0), n)
         return t / n if self.kind == "uni" else t * (t + 1) / (n * (n + 1))
 
     def frequencies(self) -> tuple[float, ...]:
-        """Radians per token of each pair, divided by the factor to its share."""
+        """Radians per token of each pair, divided by its share of the factor, s^e."""
         return tuple(w / self.geometry.factor ** self.share(m) for m, w in enumerate(super().frequencies()))
 
     def logit_scale(self) -> float:

@@ -39,7 +39,7 @@ class NTK(Rotary):
         return stretched(super().frequencies(), self.geometry.factor)
 
     def native(self) -> dict[str, Any] | None:
-        """A larger base, which every configuration can store."""
+        """transformers' default type with a larger base."""
         pairs = len(self.frequencies())
         return self.scaled_as("default") | {
             "rope_theta": self.base * self.geometry.factor ** (pairs / max(pairs - 1, 1))
@@ -47,6 +47,6 @@ class NTK(Rotary):
 
 
 def stretched(frequencies: tuple[float, ...], factor: float) -> tuple[float, ...]:
-    """Geometric frequencies as under the larger base: ω_m · factor^(−2m / (d − 2)), the last divided by ``factor``."""
+    """Geometric frequencies under the larger base, ω_m · factor^(−2m / (d − 2)): the last is divided by ``factor``."""
     last = max(len(frequencies) - 1, 1)
     return tuple(w * factor ** (-m / last) for m, w in enumerate(frequencies))

@@ -4,7 +4,7 @@
     ω'_m    = γ_m mixed_m + (1 − γ_m) ω_m             γ: 0 for ≥ 16, 1 for ≤ 2
 
 Both ramps are linear in the pair index, between rounded bounds; ω^ntk are the frequencies of `ntk`, s = factor. The
-bounds were found on LLaMA. YaRN's paper drops the base change, which is `ntk_parts`.
+bounds were found on LLaMA. YaRN's paper drops the change of base; that is `ntk_parts`.
 
 bloc97 2023, github.com/jquesnelle/yarn, ``LlamaPartNTKScaledRotaryEmbedding``.
 """
@@ -46,6 +46,6 @@ class NTKByPartsV1(Rotary):
         return tuple(blended(scaled, mixed, unscaled))
 
 
-def blended(shares: Sequence[float], one: Sequence[float], other: Sequence[float]) -> list[float]:
-    """share · one + (1 − share) · other, pair by pair."""
-    return [g * a + (1 - g) * b for g, a, b in zip(shares, one, other, strict=True)]
+def blended(shares: Sequence[float], first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """share · first + (1 − share) · second, pair by pair."""
+    return [g * a + (1 - g) * b for g, a, b in zip(shares, first, second, strict=True)]

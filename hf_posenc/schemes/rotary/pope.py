@@ -3,14 +3,15 @@
     score[i, j] = Σ_c μ(q_ic) μ(k_jc) cos((j − i) ω_c + δ_c) / √d         c = 0 … d − 1
     μ(x) = ln(1 + e^x),   ω_c = θ^(−c / d)
 
-RoPE turns d / 2 pairs. Here each of d channels is a magnitude with a frequency of its own, and becomes a pair: μ cos φ
-and μ sin φ. So queries and keys are twice as wide, and a KV cache takes half as much again. Values stay.
+RoPE rotates d / 2 pairs. Here each of d channels is a magnitude with its own frequency, and becomes a pair: μ cos φ and
+μ sin φ. So queries and keys are twice as wide, and a KV cache takes 1.5 times the memory. Values are unchanged.
 
-Learned: δ, a phase for each channel of each key head and layer, kept within [−2π, 0]. Zero at first, the authors find,
-it helps with longer texts; uniform, it does slightly better at the trained length. d counts the channels that the model
-rotates, or all where it rotates none. Further channels are multiplied as they are, as in lucidrains' PoPE-pytorch. The
-scale 1 / √d is the layer's own. The authors train from scratch; nothing is published on models that were trained with
-another scheme. Biases that multiply queries or keys by tables (Shaw, CoPE, DeBERTa …) do not fit the width.
+Learned: δ, a phase for each channel of each key head and layer, kept within [−2π, 0]. The authors find that an initial
+value of 0 helps with longer texts, and that a uniform one does slightly better at the trained length. d is the number
+of channels that the model rotates, or all if it rotates none. The other channels are multiplied unchanged, as in
+lucidrains' PoPE-pytorch. The scale 1 / √d is the layer's own. The authors train from scratch; nothing is published on
+models that were trained with another scheme. Biases that multiply queries or keys by tables (Shaw, CoPE, DeBERTa …) do
+not fit the width.
 
 Gopalakrishnan, Csordás, Schmidhuber, Mozer 2025, "Decoupling the 'What' and 'Where' With Polar Coordinate Positional
 Embeddings", arXiv:2509.10534, section 3.
@@ -37,7 +38,7 @@ TURN = 2 * math.pi
 class PoPE(Rotary):
     """Channels as magnitudes, each rotated by its own frequency; cached keys are twice as wide; experimental.
 
-    ``bias_init`` is how the learned phases of keys begin: ``"zero"``, or ``"uniform"`` in [−2π, 0].
+    ``bias_init`` sets the initial phases of keys: ``"zero"``, or ``"uniform"`` in [−2π, 0].
     """
 
     formula = r"""
@@ -64,7 +65,7 @@ class PoPE(Rotary):
         return self.geometry.head_dim + self.geometry.rotary_dim
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Magnitudes at the phase of position 0, in which `rotation` pairs channel c with c + d."""
+        """Magnitudes with the phases of position 0. `rotation` then rotates channel c together with channel c + d."""
         delta = self.delta.float().clamp(-TURN, 0)[:, None]
         return polar(query, torch.zeros_like(delta[:1])), polar(key, delta)
 

@@ -43,6 +43,6 @@ class Proportional(Rotary):
 
     def native(self) -> dict[str, Any] | None:
         if not self.rotates_all:
-            return None  # transformers has one number for the rotated channels and the rotated pairs
+            return None  # transformers has a single number for rotated channels and rotated pairs
         factor = {} if self.geometry.factor == 1 else {"factor": self.geometry.factor}
         return self.scaled_as("proportional", partial_rotary_factor=self.p, **factor)

@@ -1,10 +1,10 @@
 """Resonance RoPE: round wavelengths to whole tokens, so that a pair turns through the same angles again and again.
 
-    ω'_m = 2π / round(2π / ω_m)         ω_m: with any scaling; pairs at rest stay so
+    ω'_m = 2π / round(2π / ω_m)         ω_m: with any scaling; a frequency of 0 stays 0
 
-Pairs that turn round within the trained length then have no angle beyond it that training did not have. It comes after
-a scaling, whose wavelengths it rounds (``"yarn+resonance"``); alone, it rounds those of the model. Slow pairs, of long
-wavelengths, hardly change. The authors' repeated tables are the same angles, as a rotation by whole turns is none.
+Pairs that complete a turn within the trained length then meet no new angle beyond it. The scheme rounds the wavelengths
+of a composed scaling (``"yarn+resonance"``), or those of the model. Slow pairs, with long wavelengths, hardly change.
+The authors repeat tables of angles instead, which is equal, because a rotation by whole turns has no effect.
 
 Wang, Kobyzev, Lu, Rezagholizadeh, Liu 2024, "Resonance RoPE: Improving Context Length Generalization of Large Language
 Models", arXiv:2403.00071, section 4; github.com/sheryc/resonance_rope.
@@ -32,11 +32,11 @@ class Resonance(Scheme):
     needs_rotation: ClassVar[bool] = True
 
     def retune(self, rotation: Rotation) -> Rotation:
-        """The rotation with whole wavelengths."""
-        return replace(rotation, frequencies=tuple(map(whole, fixed_frequencies(rotation, self))))
+        """The rotation with wavelengths of whole tokens."""
+        return replace(rotation, frequencies=tuple(map(with_whole_wavelength, fixed_frequencies(rotation, self))))
 
 
-def whole(frequency: float) -> float:
+def with_whole_wavelength(frequency: float) -> float:
     """The frequency whose wavelength is a whole number of tokens, at least 1."""
     return 2 * math.pi / max(round(2 * math.pi / frequency), 1) if frequency else 0.0
 
@@ -45,7 +45,7 @@ def fixed_frequencies(rotation: Rotation, scheme: Scheme) -> tuple[float, ...]:
     """Radians per token of each pair, for a scheme that changes them.
 
     Raises:
-        CannotCombine: they are trained.
+        CannotCombine: the frequencies are trained.
     """
     if not isinstance(rotation.frequencies, tuple):
         name = scheme.record.name

@@ -40,9 +40,10 @@ Axes = Annotated[int, Gt(0), Le(16)]
 class AxialRoPE(Scheme):
     """RoPE over two or more coordinates, each rotating its own channels. No parameters; for training from scratch.
 
-    Coordinates come as ``position_ids [axes, batch, token]``, or from ``grid`` (default: a square, or cube, just large
-    enough for the trained length). A sequence longer than the grid continues along its first axis. ``dims`` are the
-    channels of each axis, by default equal; other channels are not rotated. ``base`` is one number, or one per axis.
+    Coordinates come as ``position_ids [axes, batch, token]``, or from ``grid`` (default: the smallest square or cube
+    that holds the trained length). A sequence longer than the grid continues along its first axis. ``dims`` has the
+    number of channels of each axis, by default equal; other channels are not rotated. ``base`` is one number, or one
+    per axis.
     """
 
     formula = r"""
@@ -63,48 +64,48 @@ class AxialRoPE(Scheme):
         layout: Layout | None = None,
     ) -> None:
         super().__init__(geometry)
-        alike = geometry.rotary_dim // axes // 2 * 2
-        self.dims = (alike,) * axes if dims is None else tuple(dims)
+        equal_share = geometry.rotary_dim // axes // 2 * 2
+        self.dims = (equal_share,) * axes if dims is None else tuple(dims)
         self.bases = tuple(base) if isinstance(base, Sequence) else (base,) * axes
         side = math.ceil(geometry.trained_length ** (1 / axes) - 1e-9)  # 8 is not 2.0000000000000004 cubed
         self.grid = (side,) * axes if grid is None else tuple(grid)
-        for name, chosen in (("dims", self.dims), ("base", self.bases), ("grid", self.grid)):
-            if len(chosen) != axes:
+        for name, values in (("dims", self.dims), ("base", self.bases), ("grid", self.grid)):
+            if len(values) != axes:
                 raise OptionOutOfRange(
-                    f"{name} must have one number for each of {axes} axes, got {len(chosen)}. Give one an axis."
+                    f"{name} must have one number for each of {axes} axes, got {len(values)}. Give one per axis."
                 )
         if any(d % 2 for d in self.dims) or not 0 < sum(self.dims) <= geometry.head_dim:
             raise OptionOutOfRange(
-                f"dims must be even numbers of together at most {geometry.head_dim}, the channels of a head, and not "
+                f"dims must be even numbers with a sum of at most {geometry.head_dim}, the channels of a head, and not "
                 f"all 0, got {list(self.dims)}. Name fewer axes or other dims."
             )
         self.layout: Layout = layout or Rotary(geometry).layout
 
     def rotation(self) -> Rotation:
-        of_axes = [geometric(base, d) for base, d in zip(self.bases, self.dims, strict=True)]
-        axes = tuple(axis for axis, frequencies in enumerate(of_axes) for _ in frequencies)
-        return Rotation(tuple(w for frequencies in of_axes for w in frequencies), self.layout, axes=axes)
+        by_axis = [geometric(base, d) for base, d in zip(self.bases, self.dims, strict=True)]
+        axes = tuple(axis for axis, frequencies in enumerate(by_axis) for _ in frequencies)
+        return Rotation(tuple(w for frequencies in by_axis for w in frequencies), self.layout, axes=axes)
 
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
         """The caller's coordinates, or the grid's: row-major, with an unbounded first axis."""
         if given is not None:
-            return checked(given, len(self.grid), "rope_nd")
-        found = []
+            return checked_coordinates(given, len(self.grid), "rope_nd")
+        columns = []
         for side in reversed(self.grid[1:]):
-            found.append(positions % side)
+            columns.append(positions % side)
             positions = positions.div(side, rounding_mode="floor")
-        return torch.stack([positions, *reversed(found)], dim=-1)
+        return torch.stack([positions, *reversed(columns)], dim=-1)
 
 
-def checked(given: Tensor, axes: int, name: str) -> Tensor:
-    """Coordinates ``[…, axes]`` of the caller.
+def checked_coordinates(given: Tensor, axes: int, name: str) -> Tensor:
+    """The caller's coordinates ``[…, axes]``.
 
     Raises:
-        OptionOutOfRange: there are more or fewer than the scheme has axes.
+        OptionOutOfRange: their number differs from the scheme's number of axes.
     """
     if given.shape[-1] != axes:
         raise OptionOutOfRange(
-            f"Scheme {name!r} has {axes} axes, but position_ids give {given.shape[-1]} coordinates a token. "
+            f"Scheme {name!r} has {axes} axes, but position_ids give {given.shape[-1]} coordinates per token. "
             f"Pass position_ids of shape [{axes}, batch, token]."
         )
     return given

@@ -31,20 +31,20 @@ from hf_posenc.schemes.registry import register_scheme
 
 
 class Rotary(Scheme):
-    """Base of the schemes that rotate by fixed frequencies: they override `frequencies`.
+    """Base of schemes that rotate by fixed frequencies; subclasses override `frequencies`.
 
     Args:
-        geometry: of the model.
-        base: θ; the model's own by default, or 10 000.
-        layout: of the pairs; the model's own by default, or ``half``.
-        dims: rotated channels of each head, the first ones; by default those that the model rotates, or all of them.
+        geometry: geometry of the model.
+        base: θ; by default the model's own, or 10 000.
+        layout: layout of the pairs; by default the model's own, or ``half``.
+        dims: number of rotated channels, the first ones of each head; by default those that the model rotates, or all.
 
-    In ``"host+NAME"`` (``geometry.on_host``), schemes of which ``stretches`` is true start from the frequencies, layout
-    and amplitude of the model's own rotation, whatever scaling these have already.
+    In ``"host+NAME"`` (``geometry.on_host``), schemes with ``stretches`` start from the frequencies, layout and
+    amplitude of the model's own rotation, which may be scaled already.
 
     Class attributes:
-        attention_factor: of cosines and sines, as transformers calls it. Where whole heads are rotated, logits are
-            multiplied with its square instead, which is the same; else it is the amplitude of the rotation.
+        attention_factor: factor of cosines and sines, under transformers' name. If whole heads are rotated, logits are
+            multiplied by its square instead, which is equal; otherwise it is the amplitude of the rotation.
     """
 
     attention_factor: float = 1.0
@@ -72,10 +72,10 @@ class Rotary(Scheme):
         return self.keep("its rotation", lambda: self.rotation_by(self.frequencies()))
 
     def rotation_by(self, frequencies: tuple[float, ...]) -> Rotation:
-        """A rotation by these frequencies, in the scheme's layout and with its amplitude."""
+        """The rotation by given frequencies, with the scheme's layout and amplitude."""
         own = self.geometry.rotary if self.geometry.on_host else None
-        before = 1.0 if own is None else own.rotation.amplitude
-        amplitude = before if self.scales_logits else before * self.attention_factor
+        own_amplitude = 1.0 if own is None else own.rotation.amplitude
+        amplitude = own_amplitude if self.scales_logits else own_amplitude * self.attention_factor
         return Rotation(frequencies, self.layout, amplitude=amplitude)
 
     @property
@@ -85,7 +85,7 @@ class Rotary(Scheme):
 
     @property
     def scales_logits(self) -> bool:
-        """Whether ``attention_factor`` scales whole logits, squared, rather than the rotated channels alone."""
+        """Whether the square of ``attention_factor`` scales whole logits; else it scales the rotated channels."""
         return self.rotates_all
 
     def pair_with_rotations(self, rotations: float) -> float:
@@ -96,35 +96,35 @@ class Rotary(Scheme):
         return d * math.log(trained / (2 * math.pi * rotations)) / (2 * math.log(self.base))
 
     def scaled_as(self, kind: str, **numbers: Any) -> dict[str, Any]:
-        """``rope_parameters`` of one of transformers' types; the share of rotated channels is the model's to say."""
+        """``rope_parameters`` of a transformers type, without the share of rotated channels, which the model stores."""
         return {"rope_type": kind, "rope_theta": self.base, **numbers}
 
 
 def own_within_trained(geometry: Geometry, rotation: Rotation, logit_scale: float) -> int:
-    """The trained length, where a decoder's rotation and scale of logits up to it are those it had; else 0."""
+    """The trained length if a decoder keeps its rotation and logit scale within it; else 0."""
     rotary = geometry.rotary
     if not geometry.causal or rotary is None:
         return 0
-    before = 1.0 if geometry.on_host else rotary.logit_scale
-    return geometry.trained_length if rotary.rotation == rotation and before == logit_scale else 0
+    own_scale = 1.0 if geometry.on_host else rotary.logit_scale
+    return geometry.trained_length if rotary.rotation == rotation and own_scale == logit_scale else 0
 
 
-def pair_with_frequency(frequencies: tuple[float, ...], wanted: float) -> float:
-    """Fractional index of the pair that rotates by ``wanted`` radians per token.
+def pair_with_frequency(frequencies: tuple[float, ...], frequency: float) -> float:
+    """Fractional index of the pair that rotates by ``frequency`` radians per token.
 
-    Between two pairs, and beyond the first and the last, the logarithm of the frequency is linear in the index, as it
-    is throughout in RoPE's own frequencies. Pairs at rest are left out.
+    The logarithm of the frequency is taken as linear in the index, between two pairs and beyond both ends. For RoPE's
+    own frequencies this is exact. Pairs with frequency 0 are left out.
 
     Args:
         frequencies: radians per token, fastest first; they need not be geometric.
-        wanted: radians per token, greater than 0.
+        frequency: radians per token, greater than 0.
     """
     logs = [math.log(w) for w in frequencies if w > 0]
     if len(logs) < 2:
-        return 0.0 if logs and wanted < math.exp(logs[0]) else -1.0
-    slower = next((m for m, log in enumerate(logs) if log <= math.log(wanted)), len(logs) - 1)
+        return 0.0 if logs and frequency < math.exp(logs[0]) else -1.0
+    slower = next((m for m, log in enumerate(logs) if log <= math.log(frequency)), len(logs) - 1)
     end = min(max(slower, 1), len(logs) - 1)
-    return end - 1 + (logs[end - 1] - math.log(wanted)) / ((logs[end - 1] - logs[end]) or math.inf)
+    return end - 1 + (logs[end - 1] - math.log(frequency)) / ((logs[end - 1] - logs[end]) or math.inf)
 
 
 @register_scheme("rope", aliases=("rotary", "roformer"), paper="2104.09864", zero_shot=True)
@@ -166,7 +166,7 @@ class RoPE(Rotary):
             nn.init.zeros_(self.correction)
 
     def native(self) -> dict[str, Any] | None:
-        """Unscaled, unless frequencies are learned; the other options show in the rotation."""
+        """transformers' default type, unless frequencies are learned; the other options show in the rotation."""
         return self.scaled_as("default") if self.correction is None else None
 
     def rotation(self) -> Rotation:
@@ -177,8 +177,8 @@ class RoPE(Rotary):
     def corrected(self, correction: Tensor) -> Tensor:
         """ω_m e^(δ_m) for ``correction [pairs]`` in any dtype, in float64 where the device has it.
 
-        δ is learned, not ω: bfloat16 would round a frequency by half a percent, which is radians at position 10³, and
-        hardly changes a δ near zero.
+        The parameter is δ, not ω: bfloat16 would round a frequency by half a percent, which is radians at position 10³.
+        A δ near zero hardly changes.
         """
         exact = exact_dtype(correction.device)
         frequencies = torch.tensor(self.frequencies(), dtype=exact, device=correction.device)

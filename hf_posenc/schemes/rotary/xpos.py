@@ -26,7 +26,7 @@ from hf_posenc.schemes.options import AtLeastOne, Base, Positive
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.rotary import Rotary
 
-LARGEST = 5.0  # exponent: e^5 leaves float16 room for the keys themselves
+LARGEST = 5.0  # exponent of a factor; e^5 leaves enough of float16's range for the keys themselves
 
 
 @register_scheme("xpos", aliases=("lex",), paper="2212.10554")
@@ -65,28 +65,17 @@ class XPos(Rotary):
         return Rotation(self.frequencies(), self.layout, decay=self.decay)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """One region per chunk distance; the keys of all are the same."""
+        """One region per chunk distance; all regions read the same keys."""
         back = ctx.once((id(self.original), "chunks"), partial(self.chunks_back, ctx))
-        if back == 0:
-            return (
-                Region(
-                    EVERYTHING,
-                    query_decay_steps=partial(self.query_decay_steps, 0),
-                    key_decay_steps=self.key_decay_steps,
-                ),
-            )
+        bands = [Band(n, n + 1, chunk=self.chunk) for n in range(back + 1)] if back > 0 else [EVERYTHING]
         return tuple(
-            Region(
-                Band(n, n + 1, chunk=self.chunk),
-                query_decay_steps=partial(self.query_decay_steps, n),
-                key_decay_steps=self.key_decay_steps,
-            )
-            for n in range(back + 1)
+            Region(band, query_decay_steps=partial(self.query_decay_steps, n), key_decay_steps=self.key_decay_steps)
+            for n, band in enumerate(bands)
         )
 
     def chunks_back(self, ctx: PositionContext) -> int:
-        """Distance in chunks of the farthest key."""
-        if is_traced():  # positions are unknown; keys fill at most so many chunks
+        """Distance of the farthest key, in chunks."""
+        if is_traced():  # positions are unknown, but this is the most that so many keys can span
             return (ctx.key_positions.shape[1] + self.chunk - 2) // self.chunk
         oldest = ctx.first_key
         if oldest is None:

@@ -62,7 +62,7 @@ class NTKByParts(Rotary):
         return tuple((1 - g) * w + g * w / s for w, g in zip(unscaled, self.slowed(), strict=True))
 
     def slowed(self) -> list[float]:
-        """γ of each pair: how far it is slowed, from 0, not at all, to 1, by the factor."""
+        """γ of each pair: 0 keeps its frequency, 1 divides it by the factor."""
         return self.slowed_by_pair() if self.ramp == "dim" else self.slowed_by_rotations(super().frequencies())
 
     def slowed_by_pair(self) -> list[float]:
@@ -77,7 +77,7 @@ class NTKByParts(Rotary):
         return [1 - min(max((r - self.beta_slow) / width, 0.0), 1.0) for r in rotations]
 
     def native(self) -> dict[str, Any] | None:
-        """YaRN's, without a temperature; transformers has the ramp by pairs only."""
+        """transformers' YaRN without a temperature; it has only the ramp by pair index."""
         if self.ramp != "dim":
             return None
         return self.scaled_as(
@@ -93,8 +93,8 @@ class Yarn(NTKByParts):
 
     ``attention_factor`` multiplies cosines and sines, 0.1 ln s + 1 by default; logits get its square. DeepSeek's
     checkpoints have ``mscale`` and ``mscale_all_dim`` instead; the factor is then (0.1 mscale ln s + 1) / (0.1
-    mscale_all_dim ln s + 1), as in transformers. Models with a latent cache (MLA) then also multiply all logits by (0.1
-    mscale_all_dim ln s + 1)², rotated or not; on these models this scheme does so too.
+    mscale_all_dim ln s + 1), as in transformers. Models with a latent cache (MLA) also multiply all logits by (0.1
+    mscale_all_dim ln s + 1)², also those of channels that are not rotated; this scheme does the same on them.
     """
 
     formula = r"""
@@ -130,20 +130,22 @@ class Yarn(NTKByParts):
                 f"attention_factor {attention_factor:g} and mscale {mscale:g} both set the scale of logits. "
                 "Give one of them."
             )
-        self.attention_factor = attention_factor or self.grown(mscale or 1.0) / self.grown(mscale_all_dim or 0.0)
+        self.attention_factor = attention_factor or self.temperature(mscale or 1.0) / self.temperature(
+            mscale_all_dim or 0.0
+        )
         in_softmax = geometry.rotary is not None and geometry.rotary.scales_softmax
         self.mscale_in_softmax = mscale_all_dim if in_softmax else None
 
-    def grown(self, mscale: float) -> float:
-        """0.1 mscale ln s + 1."""
+    def temperature(self, mscale: float) -> float:
+        """YaRN's temperature, 0.1 mscale ln s + 1."""
         return 0.1 * mscale * math.log(self.geometry.factor) + 1.0
 
     def logit_scale(self) -> float:
         own = self.attention_factor**2 if self.scales_logits else 1.0
-        return own * self.grown(self.mscale_in_softmax or 0.0) ** 2
+        return own * self.temperature(self.mscale_in_softmax or 0.0) ** 2
 
     def native(self) -> dict[str, Any] | None:
-        """transformers' YaRN, with the temperature of all logits where the model's class reads it."""
+        """transformers' YaRN, with the temperature of all logits if the model's class reads it."""
         parameters = super().native()
         if parameters is None or self.mscale_in_softmax is None:
             return parameters
@@ -161,5 +163,5 @@ def slowed_between(first: float, last: float, dims: int, *, truncate: bool = Tru
     if truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, dims - 1)
-    width = last - first or 0.001  # as in the released code: a ramp of zero width is a step
+    width = last - first or 0.001  # a ramp of zero width becomes a step, as in the released code
     return [min(max((m - first) / width, 0.0), 1.0) for m in range(dims // 2)]
