@@ -1,4 +1,4 @@
-"""The environment of a point: built with pip, and a suite run in it with pytest."""
+"""Build the environment of a point with pip, and run a suite in it with pytest."""
 
 from __future__ import annotations
 
@@ -20,30 +20,38 @@ LIMIT = 2 * 3600  # seconds of one suite
 
 
 class CannotBuild(Exception):
-    """An environment that could not be made, or whose tests did not end, and why."""
+    """An environment cannot be built, or its tests do not end; the message gives the reason."""
 
 
 def git(*words: str) -> bytes:
-    """What git says."""
+    """Standard output of a git command in the repository."""
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True).stdout
 
 
 def exported(commit: str, tree: Path) -> Path:
-    """The files of a commit."""
+    """Extract the files of a commit into the new folder ``tree``, and return it."""
     tree.mkdir()
     subprocess.run(["tar", "-x", "-C", tree], input=git("archive", commit), check=True)
     return tree
 
 
 def build(point: Point, env: Path, code: Path) -> Path:
-    """Make the environment of a point; its interpreter."""
+    """Build the environment of a point, and return its interpreter."""
     env.parent.mkdir(parents=True, exist_ok=True)
     python = env / "bin" / "python"
     if not python.exists():
         subprocess.run([interpreter(point.python), "-m", "venv", "--without-pip", env], check=True)
     constraints = env / "constraints.txt"
     constraints.write_text(point.constraints(code), encoding="utf-8")
-    install = ["install", "--quiet", "--no-compile", "-c", constraints, "-e", ".[all,test]"]  # most is never imported
+    install = [
+        "install",
+        "--quiet",
+        "--no-compile",
+        "-c",
+        constraints,
+        "-e",
+        ".[all,test]",
+    ]  # most files are never imported
     command = [sys.executable, "-m", "pip", "--python", python, *install]
     done = subprocess.run(command, cwd=code, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -53,41 +61,48 @@ def build(point: Point, env: Path, code: Path) -> Path:
 
 
 def interpreter(version: str) -> Path:
-    """An interpreter of this version, of pyenv's or on PATH."""
+    """The newest interpreter of this version, from pyenv or PATH."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = sorted(pyenv.glob(f"{version}.*/bin/python"), key=lambda file: number(file.parts[-3]), reverse=True)
+    candidates = list(pyenv.glob(f"{version}.*/bin/python"))
+    candidates.sort(key=lambda file: number(file.parts[-3]), reverse=True)
     if on_path := shutil.which(f"python{version}"):
-        found.append(Path(on_path))
-    for python in found:
-        with_version = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
-        if with_version.stdout.startswith(f"Python {version}."):
+        candidates.append(Path(on_path))
+    for python in candidates:
+        answer = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
+        if answer.stdout.startswith(f"Python {version}."):
             return python
-    raise CannotBuild(f"There is no Python {version} on this machine, neither of pyenv nor on PATH.")
+    raise CannotBuild(f"There is no Python {version} in pyenv or on PATH. Install it.")
 
 
 def interpreter_version(python: Path) -> str:
-    """All digits of the version of an interpreter."""
+    """Full version of an interpreter, such as ``"3.11.9"``."""
     return subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
 
 
 def installed(python: Path, names: list[str]) -> dict[str, str]:
-    """Versions of these packages, as they came out."""
+    """Installed versions of some packages."""
     program = f"import json, importlib.metadata as m; print(json.dumps({{n: m.version(n) for n in {names!r}}}))"
     return json.loads(subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout)
 
 
 def tested(python: Path, arguments: list[str], code: Path, log: Path) -> dict[str, Any]:
-    """Run a suite; how it ended, and what failed."""
+    """Run a suite, and return its counts, failures, seconds and command."""
     report = code.parent / "report.xml"
     report.unlink(missing_ok=True)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHON", "HF_"))}
+    inherited = {name: own for name, own in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON", "HF_"))}
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as out:
         try:
             subprocess.run(
-                command, cwd=code, env=kept | quiet, stdout=out, stderr=subprocess.STDOUT, timeout=LIMIT, check=False
+                command,
+                cwd=code,
+                env=inherited | quiet,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise CannotBuild(f"The suite took longer than {LIMIT} s.") from None
@@ -98,7 +113,7 @@ def tested(python: Path, arguments: list[str], code: Path, log: Path) -> dict[st
 
 
 def counted(report: Path) -> dict[str, Any]:
-    """Numbers of a JUnit report."""
+    """Counts and names of failed tests in a JUnit report."""
     suite = ElementTree.parse(report).getroot().find("testsuite")
     failed, skipped = (int(suite.get("failures")) + int(suite.get("errors"))), int(suite.get("skipped"))
     failures = [

@@ -1,4 +1,4 @@
-"""What a wheel must bring along: run by an interpreter that has it, outside the checkout whose path is the argument."""
+"""Check an installed wheel: run it with an interpreter that has the wheel, outside the checkout given as argument."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ PLACES = {"hf_posenc": HOME, "patches": HOME / "patches", "eval": HOME / "eval"}
 
 
 def lacking(checkout: Path) -> Iterator[str]:
-    """Files of the checkout that the installed package has not, or has otherwise."""
+    """Files of the checkout that the installed package lacks, or has with other content."""
     for folder, place in PLACES.items():
         for file in (checkout / folder).rglob("*"):
             installed = place / file.relative_to(checkout / folder)

@@ -1,4 +1,4 @@
-"""What is changed in a file: one place at a time, chosen from its syntax tree."""
+"""Mutations of a Python file: each mutant changes one node of its syntax tree."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 }  # fmt: skip
 BLOCKS = {"ROWS", "BLOCK", "EDGE", "STEP", "SIZE", "SHORT", "LONG", "TOGETHER"}
 SPEED = f"sizes of blocks, which decide about speed and memory ({', '.join(sorted(BLOCKS))})"
-BLIND = ("annotation", "returns", "decorator_list")  # fields in which a change means nothing to a test of behaviour
+IGNORED_FIELDS = ("annotation", "returns", "decorator_list")  # changes there do not affect behaviour
 
 
 @dataclass(frozen=True)
 class Inside:
-    """Where a place is: first line of the innermost function, decorators included, and why nothing depends on it."""
+    """Context of a place in a file.
+
+    Attributes:
+        function: first line of the innermost function, decorators included; None outside functions.
+        needless: reason why no result depends on the place; None if results may.
+    """
 
     function: int | None = None
     needless: str | None = None
@@ -32,18 +37,18 @@ class Mutant:
     """A file with one place changed."""
 
     file: Path
-    path: str  # from the root of the repository
-    number: int  # of the place
+    path: str  # relative to the root of the repository
+    number: int  # index of the place in the file
     line: int
-    words: str
+    change: str
     inside: Inside
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line} {self.words}"
+        return f"{self.path}:{self.line} {self.change}"
 
     @property
     def text(self) -> str:
-        """The whole file."""
+        """The text of the changed file."""
         tree = ast.parse(self.file.read_text())
         node, _ = list(places(tree))[self.number]
         return ast.unparse(ast.fix_missing_locations(Swap(node, changed(node)[1]).visit(tree)))
@@ -59,12 +64,12 @@ def mutants(root: Path, file: Path) -> list[Mutant]:
 
 
 def places(tree: ast.AST, inside: Inside = Inside()) -> Iterator[tuple[ast.AST, Inside]]:
-    """Nodes that can be changed, in the order of the file, and where each is."""
+    """Nodes that can be changed, in the order of the file, each with its context."""
     if isinstance(tree, ast.FunctionDef):
         inside = replace(inside, function=min(node.lineno for node in (tree, *tree.decorator_list)))
     inside = replace(inside, needless=inside.needless or needless(tree))
     for name, value in ast.iter_fields(tree):
-        if name in BLIND or isinstance(tree, (ast.Raise, ast.Import, ast.ImportFrom, ast.JoinedStr)):
+        if name in IGNORED_FIELDS or isinstance(tree, (ast.Raise, ast.Import, ast.ImportFrom, ast.JoinedStr)):
             continue
         for node in value if isinstance(value, list) else [value]:
             if isinstance(node, ast.AST):
@@ -74,7 +79,7 @@ def places(tree: ast.AST, inside: Inside = Inside()) -> Iterator[tuple[ast.AST, 
 
 
 def changed(node: ast.AST) -> tuple[str, ast.AST] | None:
-    """What a node becomes, in words and as a node; None if it is left alone."""
+    """Description of the change of a node, and the new node; None if the node has no mutation."""
     match node:
         case ast.BinOp(op=op) | ast.BoolOp(op=op) if other := OPERATORS.get(type(op)):
             return f"{type(op).__name__} → {other.__name__}", _with(node, op=other())
@@ -94,7 +99,7 @@ def changed(node: ast.AST) -> tuple[str, ast.AST] | None:
 
 
 def needless(node: ast.AST) -> str | None:
-    """Why no result of working code depends on a node, if that is so."""
+    """Reason why no result of working code depends on a node; None if results may."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)]) if name in BLOCKS:
             return SPEED
@@ -108,13 +113,13 @@ def needless(node: ast.AST) -> str | None:
 
 
 class Swap(ast.NodeTransformer):
-    """Puts one node in the place of another."""
+    """Replaces one node of a tree by another."""
 
     def __init__(self, old: ast.AST, new: ast.AST) -> None:
         self.old, self.new = old, ast.copy_location(new, old)
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """The new node for the old, all others as they are."""
+        """The new node for the old one; all others unchanged."""
         return self.new if node is self.old else self.generic_visit(node)
 
 

@@ -1,8 +1,8 @@
-"""Runs tests in forked children of one warm process, which imports torch and transformers once; `hf_posenc` each child.
+"""Run tests in forked children of one process that has imported torch and transformers; each child imports `hf_posenc`.
 
-A test that never enters a function cannot notice a change in it. So the tests run once on the tree as it is, to write
-down which functions of the package each of them enters and how long it takes; a mutant then meets only those that
-enter its function, quickest first.
+A test that never enters a function cannot notice a change in it. So all tests run once on the unchanged tree, which
+records the functions that each enters and its duration. A mutant then runs only the tests that enter its function, the
+quickest first.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ import pytest
 from hypothesis import Phase, settings
 
 FIRST = {"torch", *(f"transformers.models.{host}.modeling_{host}" for host in ("llama", "gpt2", "bert"))}
-MIRRORED = ("patches/", "eval/")  # stand at the top of the repository, and are linked into the package
+MIRRORED = ("patches/", "eval/")  # folders at the top of the repository that are linked into the package
 PATIENCE = 20
-"""Seconds by the clock for each of the processor: a test that waits for ever takes none of these, on a busy machine."""
+"""Limit of wall-clock seconds per processor second: ends tests that wait for ever, and tolerates a busy machine."""
 QUIET = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-n", "0"]
 
 
 @dataclass(frozen=True)
 class Test:
-    """What is known of a test that ran."""
+    """Record of a test that ran."""
 
     name: str
     seconds: float
-    entered: frozenset[tuple[str, int]]  # functions of the package: file, first line
+    entered: frozenset[tuple[str, int]]  # functions of the package as (file, first line)
     passed: bool
 
     @property
     def file(self) -> str:
-        """Where it is written."""
+        """File of the test."""
         return self.name.partition("::")[0]
 
 
 def record(tree: Path, *files: str, names: list[str] | None = None) -> tuple[list[Test], list[str]]:
-    """The tests of some files, or the named ones of them, as they run on a tree, and the modules they needed."""
+    """Run the tests of some files, or those called ``names``; return their records and the imported modules."""
     recorder, answer = Recorder(tree), tree / f"{os.getpid()}.json"
 
     def work() -> int:
@@ -63,7 +63,7 @@ def record(tree: Path, *files: str, names: list[str] | None = None) -> tuple[lis
 
 
 def warm(modules: set[str]) -> None:
-    """Import what tests need, so that no child has to; the package itself differs from child to child."""
+    """Import the modules that tests need, except the package itself, which differs from child to child."""
     for name in sorted(modules - set(sys.modules)):
         if name.partition(".")[0] in ("torch", "transformers", "mpmath", "peft", "numpy"):
             with suppress(ImportError):
@@ -72,7 +72,7 @@ def warm(modules: set[str]) -> None:
 
 
 def run(tree: Path, arguments: list[str], names: list[str] | None, seconds: float) -> int:
-    """How pytest ends on a tree: 0 is well, above is a failure, below is a signal or the end of its time."""
+    """Exit status of pytest on a tree: 0 is a pass, positive a failure, negative a signal or a timeout."""
 
     def work() -> int:
         sys.dont_write_bytecode = True
@@ -83,17 +83,17 @@ def run(tree: Path, arguments: list[str], names: list[str] | None, seconds: floa
 
 
 def in_child(tree: Path, work: Callable[[], int], seconds: float) -> int:
-    """Exit status of a child that works in a tree, for so many seconds of processor time."""
+    """Exit status of ``work`` in a forked child, in the folder ``tree``, with a limit of processor time."""
     child = os.fork()
     if child:
         status = waited_for(child, time.monotonic() + PATIENCE * seconds)
         with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # what it left behind
+            os.killpg(child, signal.SIGKILL)  # processes that the child started
         return status
     status = 70
     try:
         os.setsid()
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # nobody handles this signal: it ends the child
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # without a handler this signal ends the child
         os.chdir(tree)
         sys.path.insert(0, str(tree))
         os.environ["PYTHONPATH"] = str(tree)
@@ -106,7 +106,7 @@ def in_child(tree: Path, work: Callable[[], int], seconds: float) -> int:
 
 
 def waited_for(child: int, until: float) -> int:
-    """Exit status of a child, which is ended when its time by the clock is up."""
+    """Exit status of a child, which is killed at the clock time ``until``."""
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -117,19 +117,19 @@ def waited_for(child: int, until: float) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def used() -> float:
-    """Seconds of processor time of this process and of the programs it has run."""
+def processor_seconds() -> float:
+    """Processor seconds of this process and of its finished children."""
     return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
 
 def path_of(file: str) -> str:
-    """A file of the package, from the root of the repository."""
+    """Path of a file of the package, relative to the root of the repository."""
     inside = file.removeprefix("hf_posenc/")
     return inside if inside.startswith(MIRRORED) else file
 
 
 class Recorder:
-    """Of every test: seconds, functions entered, and whether it passed."""
+    """pytest plugin that records for every test its seconds, the functions it enters, and whether it passed."""
 
     def __init__(self, tree: Path) -> None:
         self.tests: list[tuple[str, float, list[tuple[str, int]], bool]] = []
@@ -139,46 +139,46 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """One test, with nothing remembered from the one before."""
+        """Run one test with empty function caches, and record it."""
         for module in [module for name, module in sys.modules.items() if name.startswith("hf_posenc")]:
-            for thing in vars(module).values():
-                if isinstance(thing, _lru_cache_wrapper):
-                    thing.cache_clear()
-        self.entered, start = set(), used()
+            for member in vars(module).values():
+                if isinstance(member, _lru_cache_wrapper):
+                    member.cache_clear()
+        self.entered, start = set(), processor_seconds()
         sys.settrace(self.note)
         try:
             return (yield)
         finally:
             sys.settrace(None)
-            seconds = used() - start
+            seconds = processor_seconds() - start
             self.tests.append((item.nodeid, seconds, sorted(self.entered), item.nodeid not in self.failed))
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
-        """A function is entered."""
+        """Trace function: record an entered function of the package."""
         code = frame.f_code
         if code.co_filename.startswith(self.package):
             self.entered.add((path_of(code.co_filename[self.root :]), code.co_firstlineno))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember what failed."""
+        """Record a failed test."""
         if report.failed:
             self.failed.add(report.nodeid)
 
 
 class Chosen:
-    """Runs the named tests only, in the order of the names, and takes the first example that fails."""
+    """pytest plugin that runs the named tests in the order of the names, without shrinking failing examples."""
 
     def __init__(self, names: list[str] | None) -> None:
         self.place = None if names is None else {name: place for place, name in enumerate(names)}
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
-        """After the tests' own profile: nobody reads the smallest example."""
+        """Disable shrinking, after the tests have loaded their own profile: nobody reads the smallest example."""
         settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate))
         settings.load_profile("mutants")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out what is not named."""
+        """Deselect tests that are not named."""
         if self.place is not None:
             items[:] = sorted((i for i in items if i.nodeid in self.place), key=lambda item: self.place[item.nodeid])

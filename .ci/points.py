@@ -1,4 +1,4 @@
-"""The points of the matrix: an interpreter and the versions it gets, as `.ci/matrix.toml` and `pyproject.toml` say."""
+"""Points of the matrix: an interpreter and its package versions, from `.ci/matrix.toml` and `pyproject.toml`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import tomllib
 
-EXTRAS = ("train", "eval", "plot")  # what users install; the tools of the tests are taken as pip has them
+EXTRAS = ("train", "eval", "plot")  # extras for users; pip chooses the versions of the test tools
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Point:
     """One environment.
 
     Attributes:
-        name: of it.
+        name: name of the point.
         python: version of the interpreter, ``"3.11"``.
-        base: ``"constraints"`` or ``"floors"``, see the head of `.ci/matrix.toml`; or ``"registry"``, the newest that
-            the package registry has, beside the torch of constraints.txt.
+        base: ``"constraints"`` or ``"floors"``, see the head of `.ci/matrix.toml`; or ``"registry"``, the newest
+            versions in the package registry with the torch of constraints.txt.
         pins: requirements ``name==version`` that replace those of the base.
-        free: packages that keep no version of the base.
+        free: packages whose version in the base is dropped.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Point:
         """The text of the constraints file of this environment."""
         lines = {"constraints": pinned, "floors": floors, "registry": torch_alone}[self.base](root)
         replaced = {canonical(name) for name in (*self.pins, *self.free)}
-        kept = [line for line in lines if canonical(line) not in replaced]
-        return "\n".join([*self.pins, *kept]) + "\n"
+        remaining = [line for line in lines if canonical(line) not in replaced]
+        return "\n".join([*self.pins, *remaining]) + "\n"
 
 
 def canonical(requirement: str) -> str:
-    """The name in a requirement, as package indexes compare it."""
+    """Normalised package name of a requirement."""
     return re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=;]", requirement)[0]).lower()
 
 
@@ -53,7 +53,7 @@ def pinned(root: Path) -> Iterator[str]:
 
 
 def torch_alone(root: Path) -> Iterator[str]:
-    """The requirement of torch in constraints.txt: of all else pip takes the newest."""
+    """The requirement of torch in constraints.txt; pip takes the newest version of all other packages."""
     return (line for line in pinned(root) if canonical(line) == "torch")
 
 
@@ -63,20 +63,20 @@ def without_upper_bounds(pyproject: str) -> str:
 
 
 def floors(root: Path) -> Iterator[str]:
-    """Every requirement of a user at the lowest version pyproject.toml allows."""
+    """Every requirement for users at the lowest version that pyproject.toml allows."""
     return (f"{name}=={version}" for name, version in lower_bounds(project(root)).items())
 
 
 def lower_bounds(described: dict[str, Any]) -> dict[str, str]:
-    """Package and lowest version allowed, of the requirements and of the extras for users."""
-    needed = [*described["dependencies"]]
+    """Lowest allowed version of each package in the requirements and in the extras for users."""
+    requirements = [*described["dependencies"]]
     for extra in EXTRAS:
-        needed += described["optional-dependencies"][extra]
-    return {canonical(need): re.search(r">=\s*([\w.]+)", need)[1] for need in needed}
+        requirements += described["optional-dependencies"][extra]
+    return {canonical(one): re.search(r">=\s*([\w.]+)", one)[1] for one in requirements}
 
 
 def number(version: str) -> list[int]:
-    """A version as numbers, to be compared."""
+    """The numbers of a version, for comparison."""
     return [int(part) for part in re.findall(r"\d+", version)]
 
 

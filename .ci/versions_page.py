@@ -1,4 +1,4 @@
-"""The page `docs/versions.md`, written from what `.ci/matrix` recorded."""
+"""Write the page `docs/versions.md` from the results that `.ci/matrix` recorded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Each row is an environment of its own in which the tests have run; `.ci/matrix` 
 
 
 def read_record(root: Path) -> dict[str, Any]:
-    """Rows by point and suite; none where nothing has run."""
+    """Recorded rows by point and suite; empty if nothing has run."""
     file = root / RECORD
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def page(root: Path) -> str:
-    """The page as it should be now: points in their declared order, then what failed, then the suites."""
+    """The text of the page: rows in the declared order of points, then the failures, then the suites."""
     points, suites = declared(root)
     rows = read_record(root)
     ordered = [rows[key] for suite in suites for point in points if (key := f"{point.name} {suite}") in rows]
@@ -38,7 +38,7 @@ def page(root: Path) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """One line a row."""
+    """Lines of a Markdown table, one for each row."""
     titles = ("point", "Python", *COLUMNS, "suite", "passed", "failed", "skipped", "seconds", "date")
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in rows:
@@ -50,20 +50,20 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def problems(rows: list[dict[str, Any]]) -> list[str]:
-    """What failed, test by test; nothing where nothing did."""
-    found = [(row, problem) for row in rows for problem in [row.get("error"), *row.get("failures", ())] if problem]
-    lines = [f"- `{row['point']}`, {row['suite']}: {problem}" for row, problem in found]
+    """Lines of the section on failures, one for each failed test; empty if none failed."""
+    failures = [(row, problem) for row in rows for problem in [row.get("error"), *row.get("failures", ())] if problem]
+    lines = [f"- `{row['point']}`, {row['suite']}: {problem}" for row, problem in failures]
     return ["## Failures", "", *lines, ""] if lines else []
 
 
 def commands(rows: list[dict[str, Any]]) -> list[str]:
-    """What each suite runs."""
+    """Lines of the section on suites, with the command of each."""
     commands = {row["suite"]: row["command"] for row in rows if "command" in row}
     return ["## Suites", "", *(f"- {name}: `{command}`" for name, command in commands.items()), ""]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file as a whole."""
+    """Write a file atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

@@ -1,7 +1,7 @@
 """Make the plots of the Chinese guide: ``python docs/chinese_pictures.py [NAME …]``; without names, all of them.
 
-Each is an SVG of the command that makes the English plot, with its labels translated by ``zh/pictures.json``, in which
-``#`` stands for a number. Labels stay text, drawn in the reader's own font: no font with Chinese characters is needed.
+Each plot is the English one as SVG, with labels that are translated by ``zh/pictures.json``, where ``#`` stands for a
+number. Labels stay text in the reader's own font, so drawing needs no font with Chinese characters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Translated:
 
     Attributes:
         made: the English plot.
-        shows: caption and alternative text.
+        shows: caption and alternative text, in Chinese.
     """
 
     made: Made
@@ -55,16 +55,16 @@ class Translated:
 
 
 def table() -> dict[str, dict[str, str]]:
-    """Captions by the plot's name, and labels by the English text."""
-    found: dict[str, dict[str, str]] = json.loads(TABLE.read_text(encoding="utf-8"))
-    return found
+    """Captions by name of the plot, and labels by their English text."""
+    translations: dict[str, dict[str, str]] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return translations
 
 
 def chinese_picture(name: str) -> Translated:
-    """A plot by name.
+    """The Chinese plot of a name.
 
     Raises:
-        NoTranslation: it has no Chinese caption.
+        NoTranslation: the plot has no Chinese caption.
     """
     captions = table()["captions"]
     if name not in captions:
@@ -73,10 +73,10 @@ def chinese_picture(name: str) -> Translated:
 
 
 def label(text: str, labels: dict[str, str], names: frozenset[str]) -> str:
-    """A label in Chinese; numbers and the names of schemes stay.
+    """Translate a label to Chinese; numbers and names of schemes stay.
 
     Raises:
-        NoTranslation: the table does not have it.
+        NoTranslation: the table does not have the label.
     """
     if text in names or not WORD.search(text):
         return text
@@ -88,13 +88,13 @@ def label(text: str, labels: dict[str, str], names: frozenset[str]) -> str:
 
 
 def translate(svg: str, labels: dict[str, str], names: frozenset[str]) -> str:
-    """An SVG with Chinese labels, and coordinates to a hundredth of a point."""
+    """Translate the labels of an SVG, and round its coordinates to a hundredth of a point."""
 
-    def in_chinese(found: re.Match[str]) -> str:
-        start, text, end = found.groups()
+    def in_chinese(match: re.Match[str]) -> str:
+        start, text, end = match.groups()
         return start.replace("'DejaVu Sans'", FONT) + escape(label(unescape(text), labels, names), quote=False) + end
 
-    svg = PATH.sub(lambda found: DECIMALS.sub(r"\1", found.group()), svg)
+    svg = PATH.sub(lambda match: DECIMALS.sub(r"\1", match.group()), svg)
     return TEXT.sub(in_chinese, svg.replace("<svg ", '<svg lang="zh-CN" ', 1))
 
 
@@ -108,7 +108,7 @@ def make_one(wanted: Translated, labels: dict[str, str], names: frozenset[str]) 
 
 
 def scheme_names() -> frozenset[str]:
-    """Names that labels show as they are."""
+    """Names of schemes, which stay in labels."""
     from hf_posenc.schemes.registry import list_schemes
 
     return frozenset(record.name for record in list_schemes())

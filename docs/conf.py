@@ -58,7 +58,7 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 napoleon_custom_sections = [("Class attributes", "params_style")]
 nitpicky = True
-# Inventories of other projects cannot be fetched offline; every name of our own must resolve, but for type variables.
+# Inventories of other projects cannot be fetched offline. All names of this package except type variables must resolve.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!~?hf_posenc\.).*"),
     (r"py:.*", r"hf_posenc\.[\w.]+\.[A-Z]"),
@@ -82,7 +82,7 @@ def setup(app):
 
 
 def whole_sentence(app, what, name, obj, options, lines):
-    """Restore the text before the first colon of a property's docstring, which napoleon takes for a type."""
+    """Restore the text before the first colon in a property's docstring, which napoleon parses as a type."""
     for number, line in enumerate(lines):
         if what == "property" and line.startswith(":type: "):
             del lines[number]

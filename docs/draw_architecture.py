@@ -1,8 +1,8 @@
 """Draw the two pictures of `docs/architecture.md`: ``python docs/draw_architecture.py``.
 
-`folders.svg` has one box a folder and one arrow an import between folders; `call.svg` has one box a file that a query
-passes on its way from the hidden state to the kernel. Boxes, levels and arrows are read from the import statements;
-a test compares the files with what is drawn now. Nothing is imported, so this runs without torch.
+In `folders.svg`, a box is a folder, and an arrow is an import between folders. In `call.svg`, a box is a file that a
+query passes from the hidden state to the kernel. Boxes, levels and arrows are read from the import statements; a test
+compares the committed files with a new drawing. Nothing is imported, so this runs without torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent / "architecture"
 
 @dataclass(frozen=True)
 class Box:
-    """A box of a picture: where it stands, its title and the lines under it."""
+    """A box of a picture: its place and size, its title, and the lines under the title."""
 
     x: float
     y: float
@@ -65,7 +65,7 @@ TIP = (
 
 
 def svg(width: float, height: float, title: str, parts: Iterable[str]) -> str:
-    """A picture on a white ground, which is legible on a dark page as well."""
+    """An SVG with a white background, which is legible on a dark page too."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">'
     tips = TIP.format(name="tip", color="#27476f") + TIP.format(name="faint-tip", color="#9db4d3")
     ground = f'<rect class="ground" width="{width:g}" height="{height:g}" rx="8"/>'
@@ -74,7 +74,7 @@ def svg(width: float, height: float, title: str, parts: Iterable[str]) -> str:
 
 
 def path(kind: str, arrow: Arrow, points: str) -> str:
-    """An arrow as SVG; with its import as an attribute, for searches of the file and for the test."""
+    """An arrow as SVG, with its import as an attribute for the test and for searches in the file."""
     return f'<path class="{kind}" data-import="{arrow[0]} {arrow[1]}" d="{points}"/>'
 
 
@@ -82,7 +82,7 @@ WIDTH, BOX_WIDTH, BOX_HEIGHT, LEVEL_HEIGHT, LINE_LENGTH = 980, 236, 76, 106, 38
 
 
 def folders() -> str:
-    """The picture of the folders: levels from the imports, the lowest at the bottom."""
+    """Draw the folders by their levels in the imports, the lowest at the bottom."""
     arrows = folder_arrows()
     level = levels(arrows)
     top = max(level.values())
@@ -105,14 +105,14 @@ def folders() -> str:
 
 
 def label(name: str) -> str:
-    """What a folder or a file is called in the repository."""
+    """Name of a folder or file in the repository."""
     if not modules()[name].is_package:
         return f"{name}.py"
     return f"{name}/"
 
 
 def drop(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
-    """An arrow from the foot of one box to the head of another."""
+    """An arrow from the bottom of one box to the top of another."""
     (ax, _), (bx, _) = boxes[arrow[0]].middle, boxes[arrow[1]].middle
     foot, head = boxes[arrow[0]].y + boxes[arrow[0]].height, boxes[arrow[1]].y
     bend = min(40.0, (head - foot) / 2)
@@ -120,7 +120,7 @@ def drop(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
 
 
 def bow(kind: str, arrow: Arrow, boxes: Mapping[str, Box]) -> str:
-    """An arrow round the boxes in between, further out the more levels it spans."""
+    """An arrow around the boxes in between; the more levels it spans, the wider its curve."""
     a, b = boxes[arrow[0]], boxes[arrow[1]]
     middle = (a.middle[0] + b.middle[0]) / 2
     span = round((b.y - a.y) / LEVEL_HEIGHT)
@@ -135,7 +135,7 @@ COLUMN, CHIP_WIDTH, CHIP_HEIGHT, CHIP_STEP = 248, 198, 32, 42
 
 
 def call_columns() -> list[tuple[str, list[str]]]:
-    """The files a query passes, by stage; each stage is found in the tree by what its files do."""
+    """The files that a query passes, by stage; the stage of a file follows from its folder and imports."""
     arrows = file_arrows()
     rooms = ("patches.", "forward.", "cache.")
     below = [name for name, module in modules().items() if name.startswith(rooms) and not module.is_package]
@@ -170,7 +170,7 @@ def registers(module: Module) -> bool:
 
 
 def call() -> str:
-    """The picture of a call's way, left to right."""
+    """Draw the way of a query, from left to right."""
     columns = call_columns()
     rows = max(len(names) for _, names in columns)
     boxes: dict[str, Box] = {}
@@ -193,7 +193,7 @@ def call() -> str:
 
 
 def short(name: str) -> str:
-    """A module's name without the folders that its column stands for."""
+    """Name of a module without the folders that are clear from its column."""
     words = name.split(".")
     return ".".join(words[2:]) if words[1] in ("routes", "kernels") else "/".join(words[-2:])
 
@@ -209,7 +209,7 @@ def across(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
 
 
 def side_arrow(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
-    """An arrow between two boxes of one column; drawn only to a box that no other column reaches."""
+    """An arrow between two boxes of one column."""
     a, b = boxes[arrow[0]], boxes[arrow[1]]
     start, end, out = a.middle[1], b.middle[1] + (4 if a.y > b.y else -4), a.x - 8 - abs(b.y - a.y) / 8
     return path("faint", arrow, f"M{a.x:g} {start:g} C{out:g} {start:g} {out:g} {end:g} {b.x:g} {end:g}")

@@ -1,6 +1,6 @@
-"""Pictures of measured evidence, docs/pictures/real_model.png and docs/demo.png: a row a scheme, a dot a length.
+"""Draw docs/pictures/real_model.png and docs/demo.png: each row is a scheme, each dot a length.
 
-A row has room for every length, so that dots never cover each other, and dots of any number of schemes have names.
+Within a row, every length has its own height, so dots never cover each other.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ Losses = Mapping[tuple[str, int], Mapping[str, float]]
 Values = Mapping[tuple[str, int], float]
 """Numbers by scheme and length."""
 HUES = COLOURS[7], COLOURS[5], COLOURS[4], COLOURS[3], COLOURS[6]
-"""Of the lengths, shortest first."""
-FILLED = 0.72  # of a row, by the dots of all lengths
+"""Colours of the lengths, shortest first."""
+FILLED = 0.72  # share of the height of a row over which its dots are spread
 LOSS, FOUND = "loss (nats/token; lower is better)", "passkeys found (%; higher is better)"
 
 
-def ranked(found: Losses) -> list[str]:
-    """The schemes, lowest mean loss at the longest length first."""
-    far = max(length for _, length in found)
-    reaching = {scheme for scheme, length in found if length == far}
-    return sorted(reaching, key=lambda scheme: fmean(found[scheme, far].values()))
-
-
-def draw_real_model(found: Losses, path: Path) -> None:
-    """Draw the loss of a real model, legible at the width of a phone."""
-    losses = {cell: fmean(by_window.values()) for cell, by_window in found.items()}
-    draw("SmolLM2-135M beyond its 8,192 trained tokens", ranked(found), {LOSS: losses}, 4.6, path)
-
-
-def draw_demo(losses: Values, found: Values, path: Path) -> None:
-    """Draw loss and passkeys of a demo, the scheme that finds most at the longest length first."""
+def ranked(losses: Losses) -> list[str]:
+    """Schemes by their mean loss at the longest length, lowest first."""
     far = max(length for _, length in losses)
-    schemes = sorted({scheme for scheme, _ in losses}, key=lambda one: (-found[one, far], losses[one, far]))
-    shares = {cell: 100 * value for cell, value in found.items()}
+    reaching = {scheme for scheme, length in losses if length == far}
+    return sorted(reaching, key=lambda scheme: fmean(losses[scheme, far].values()))
+
+
+def draw_real_model(losses: Losses, path: Path) -> None:
+    """Draw the loss of a real model, legible at the width of a phone."""
+    means = {cell: fmean(by_window.values()) for cell, by_window in losses.items()}
+    draw("SmolLM2-135M beyond its 8,192 trained tokens", ranked(losses), {LOSS: means}, 4.6, path)
+
+
+def draw_demo(losses: Values, accuracies: Values, path: Path) -> None:
+    """Draw loss and passkeys of a demo; the scheme that finds most passkeys at the longest length comes first."""
+    far = max(length for _, length in losses)
+    schemes = sorted({scheme for scheme, _ in losses}, key=lambda one: (-accuracies[one, far], losses[one, far]))
+    shares = {cell: 100 * value for cell, value in accuracies.items()}
     draw("A Llama trained on 256 tokens, factor 8 at every length", schemes, {LOSS: losses, FOUND: shares}, 6.6, path)
 
 
 def draw(title: str, schemes: Sequence[str], named: Mapping[str, Values], width: float, path: Path) -> None:
-    """Draw a panel for each quantity."""
+    """Draw one panel per quantity."""
     lengths = sorted({length for values in named.values() for _, length in values})
     row = 0.22 + 0.07 * len(lengths)  # inches
     canvas, grid = panels(width, 1.2 + row * len(schemes), 1, len(named), shared=False)
@@ -63,7 +63,7 @@ def draw(title: str, schemes: Sequence[str], named: Mapping[str, Values], width:
 
 
 def draw_rows(axes: Any, schemes: Sequence[str], lengths: Sequence[int], values: Values, form: str) -> None:
-    """Draw the dots of every row, where the unpatched model starts, and the number at the longest length."""
+    """Draw the dots of every row, a line at the unpatched model's value, and the number at the longest length."""
     for number, length in enumerate(lengths):
         rows = [row for row, scheme in enumerate(schemes) if (scheme, length) in values]
         axes.plot(
@@ -84,7 +84,7 @@ def draw_rows(axes: Any, schemes: Sequence[str], lengths: Sequence[int], values:
 
 
 def name_rows(axes: Any, schemes: Sequence[str]) -> None:
-    """Name the schemes down the side, on stripes; the unpatched model in bold."""
+    """Label the rows with schemes, on stripes; the unpatched model is bold."""
     axes.set_yticks(range(len(schemes)), schemes)
     axes.set_ylim(len(schemes) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -98,5 +98,5 @@ def name_rows(axes: Any, schemes: Sequence[str]) -> None:
 
 
 def weight(scheme: str) -> str:
-    """The unpatched model stands out."""
+    """Weight of the font: bold for the unpatched model."""
     return "bold" if scheme == UNPATCHED else "normal"

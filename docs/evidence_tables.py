@@ -1,4 +1,4 @@
-"""Tables of measured and published evidence in pages and README, between ``<!-- NAME: begin -->`` and ``… end -->``."""
+"""Tables of measured and published evidence in pages and README, each between comments with its name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEAR, FAR = 4.0, 8.0
 
 
 def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
-    """The tables of a page, by the name in its comments."""
+    """The tables of a page, by the names in its comments."""
     rows = measured_at(NEAR)
     if page == "start.md":
         return {"fixed factor": demo_table(demo)}
@@ -48,31 +48,31 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
 
 
 def real_scores(metric: str, file: str = "real_model.jsonl") -> dict[tuple[str, int], dict[str, float]]:
-    """Scores of a real model, by scheme and length: of each window, or of each hidden number."""
-    found: dict[tuple[str, int], dict[str, float]] = {}
+    """Scores of each window, or of each hidden number, of a real model by scheme and length."""
+    scores: dict[tuple[str, int], dict[str, float]] = {}
     for line in (DOCS / file).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if row["metric"] == metric:
             name = row["document"] if row["depth"] is None else f"{row['document']} {row['depth']}"
-            found.setdefault((row["scheme"], row["length"]), {})[name] = row["value"]
-    return found
+            scores.setdefault((row["scheme"], row["length"]), {})[name] = row["value"]
+    return scores
 
 
 def real_losses() -> Losses:
-    """Loss of every window of a real model."""
+    """Loss of each window of a real model."""
     return real_scores("nll")
 
 
 def real_table() -> str:
-    """Loss of a real model at and beyond its trained length, the change at the longest, and the numbers found there."""
-    found, numbers = real_losses(), real_scores("acc")
-    near, *farther = lengths = sorted({length for _, length in found})
+    """Table of a real model: loss by length, its change at the longest length, and the numbers found at each length."""
+    by_cell, numbers = real_losses(), real_scores("acc")
+    near, *farther = lengths = sorted({length for _, length in by_cell})
     losses = [f"loss at {near:,} (1×)", *(f"at {far:,} ({far // near}×)" for far in farther)]
     heads = [*losses, "change (95 %)", f"numbers found at {' · '.join(f'{length:,}' for length in lengths)}"]
     lines = [f"| scheme | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
-    for scheme in ranked(found):
-        cells = [loss_of(found.get((scheme, length))) for length in lengths]
-        change = change_of(*map(window_scores, (found[scheme, farther[-1]], found[UNPATCHED, near])), 1, 2)
+    for scheme in ranked(by_cell):
+        cells = [loss_of(by_cell.get((scheme, length))) for length in lengths]
+        change = change_of(*map(window_scores, (by_cell[scheme, farther[-1]], by_cell[UNPATCHED, near])), 1, 2)
         shares = " · ".join(share_of(numbers.get((scheme, length))) for length in lengths)
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
         lines.append(f"| {' | '.join([name, *cells, change, shares])} |")
@@ -80,56 +80,56 @@ def real_table() -> str:
 
 
 def far_table() -> str:
-    """Loss of a real model at four times its trained length, and the change of each window: two have no interval."""
-    found = real_scores("nll", "real_model_32k.jsonl")
-    near, far = sorted({length for _, length in found})
+    """Table of a real model at four times its trained length; two windows have no interval, so each change is shown."""
+    by_cell = real_scores("nll", "real_model_32k.jsonl")
+    near, far = sorted({length for _, length in by_cell})
     lines = [
         f"| scheme | loss at {near:,} (1×) | at {far:,} ({far // near}×) | change, each novel |",
         "|---|---:|---:|---:|",
     ]
-    for scheme in ranked(found):
-        cells = [loss_of(found[scheme, length]) for length in (near, far)]
-        changes = [signed(value - found[UNPATCHED, near][name], 2) for name, value in found[scheme, far].items()]
+    for scheme in ranked(by_cell):
+        cells = [loss_of(by_cell[scheme, length]) for length in (near, far)]
+        changes = [signed(value - by_cell[UNPATCHED, near][name], 2) for name, value in by_cell[scheme, far].items()]
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
         lines.append(f"| {' | '.join([name, *cells, ' · '.join(changes)])} |")
     return "\n".join(lines)
 
 
 def change_of(scores: Sequence[DocumentScore], reference: Sequence[DocumentScore], unit: float, digits: int) -> str:
-    """Mean difference on the same documents, with its 95 % interval, in a unit."""
-    found = paired("", "", scores, reference)
-    if found is None or found.low is None or found.high is None:
+    """Format the mean difference on the same documents with its 95 % interval, in a unit."""
+    change = paired("", "", scores, reference)
+    if change is None or change.low is None or change.high is None:
         raise SystemExit("There are too few documents for an interval. Measure on three texts or more.")
-    mean, low, high = (signed(value / unit, digits) for value in (found.difference, found.low, found.high))
+    mean, low, high = (signed(value / unit, digits) for value in (change.difference, change.low, change.high))
     return f"{mean} ({low} … {high})"
 
 
 def window_scores(losses: Mapping[str, float]) -> list[DocumentScore]:
-    """The loss of each window, every one of another text."""
+    """Losses of windows as document scores; each window is of another text, and a cluster of its own."""
     return [DocumentScore("", name, name, None, None, "nll", value) for name, value in losses.items()]
 
 
-def share_of(found: Mapping[str, float] | None) -> str:
-    """How many of the hidden numbers were found."""
-    return f"{sum(found.values()):.0f} of {len(found)}" if found else "–"
+def share_of(hits: Mapping[str, float] | None) -> str:
+    """Format how many of the hidden numbers were found."""
+    return f"{sum(hits.values()):.0f} of {len(hits)}" if hits else "–"
 
 
 def loss_of(by_window: Mapping[str, float] | None) -> str:
-    """The mean over windows."""
+    """Format the mean loss over windows."""
     return f"{fmean(by_window.values()):.2f}" if by_window else "–"
 
 
 def signed(value: float, digits: int) -> str:
-    """With its sign, as it is typeset."""
+    """Format a number with a typographic sign."""
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
 Ranks = dict[tuple[str, int], list[list[int]]]
-"""Ranks of each document for its queries, by task and length."""
+"""Ranks of each document for each of its queries, by task and length."""
 
 
 def retrieval_table() -> str:
-    """Retrieval by a real encoder, from the ranks that examples/long_retrieval.py wrote."""
+    """Table of retrieval with a real encoder, from the ranks that examples/long_retrieval.py wrote."""
     ways: dict[str, Ranks] = {}
     for line in (DOCS / "real_encoder.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -158,7 +158,7 @@ def ndcg_of(rank: int) -> float:
 
 
 def recall_scores(ranks: Ranks, length: int) -> list[DocumentScore]:
-    """Recall@1 of every query at a length; those of one document are a cluster."""
+    """Recall@1 of every query at a length; the queries of one document are a cluster."""
     return [
         DocumentScore("retrieval", f"{task} {own} {query}", f"{task} {own}", length, None, "recall", float(rank == 1))
         for (task, n), of_task in ranks.items() if n == length
@@ -168,14 +168,14 @@ def recall_scores(ranks: Ranks, length: int) -> list[DocumentScore]:
 
 
 def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD, *, timed: bool = True) -> str:
-    """Measured rows as a Markdown table; ``link`` formats the name of a scheme. Rough times are left out."""
+    """Format measured rows as a Markdown table; ``link`` formats names of schemes, ``timed`` adds the times."""
     far, near = f"{rows[0].length:,} tokens ({rows[0].factor:g}×)", f"{rows[0].trained_length} tokens"
     lines = [head.format(far=far, near=near), "|---|---:|---:|---:|---:|", *(measured_line(row, link) for row in rows)]
     return "\n".join(lines if timed else [line.rsplit("|", 2)[0] + "|" for line in lines])
 
 
 def measured_line(row: MeasuredRow, link: str) -> str:
-    """A row of the table."""
+    """Format one measured row."""
     name = row.scheme if row.scheme == UNPATCHED else link.format(name=row.scheme)
     keys, loss = row.passkeys, row.loss
     time = f"{row.prefill:.2f} · {row.decode:.2f}" if row.prefill and row.decode else "1 · 1"
@@ -184,52 +184,52 @@ def measured_line(row: MeasuredRow, link: str) -> str:
 
 
 def published_table(claims: Iterable[Shown]) -> str:
-    """Published claims as a Markdown table."""
+    """Format published claims as a Markdown table."""
     lines = [f"| {linked(one.scheme)} | {kind_of(one)}[{one.claim}]({address(one.source)}) |" for one in claims]
     return "\n".join(["| scheme | published claim |", "|---|---|", *lines])
 
 
 def linked(scheme: str) -> str:
-    """The parts of a composition, each linked to its page."""
+    """Link each part of a composition to its page."""
     return " + ".join(f"[{part}](schemes/{part}.md)" for part in scheme.split("+"))
 
 
 def kind_of(one: Shown) -> str:
-    """What the model of a claim keeps positions in, where that is no rotation."""
+    """How the model of a claim encodes positions; empty for a rotation."""
     return {"rotation": "", "table": "position table: ", "bias": "ALiBi: "}[one.kind]
 
 
 def address(source: str) -> str:
-    """The address of a source."""
+    """URL of a source."""
     name = source.removeprefix("arXiv:")
     return f"https://arxiv.org/abs/{name}" if name != source else f"https://{source}"
 
 
 def demo_values(demo: dict[str, Any], metric: str) -> Values:
-    """Loss or share of passkeys by scheme and length."""
+    """Loss, or share of passkeys found, by scheme and length."""
     rows = [Row(**row) for row in demo["rows"]]
     return {(row.scheme, row.length): row.value for row in rows if row.metric == metric and row.length is not None}
 
 
 def demo_table(demo: dict[str, Any]) -> str:
-    """The results of a demo: loss and passkeys of every line at every length."""
+    """Table of a demo: loss and passkeys of every line at every length."""
     lengths, trained = demo["about"]["lengths"], demo["about"]["trained_length"]
-    losses, found = (demo_values(demo, metric) for metric in ("nll", "acc"))
+    losses, shares = (demo_values(demo, metric) for metric in ("nll", "acc"))
     head = " | ".join(["scheme", *(f"{n:,} ({n // trained}×)" for n in lengths)])
     lines = [
-        " | ".join([scheme, *(f"{losses[scheme, n]:.2f} · {100 * found[scheme, n]:.0f}" for n in lengths)])
+        " | ".join([scheme, *(f"{losses[scheme, n]:.2f} · {100 * shares[scheme, n]:.0f}" for n in lengths)])
         for scheme in dict.fromkeys(scheme for scheme, _ in losses)
     ]
     return "\n".join([f"| {head} |", "|---|" + "---:|" * len(lengths), *(f"| {line} |" for line in lines)])
 
 
 def filled(page: str, text: str, demo: dict[str, Any]) -> str:
-    """A page with its tables as they are now."""
+    """Write the current tables into a page."""
     return between_comments(page, text, tables(page, demo))
 
 
 def between_comments(page: str, text: str, written: dict[str, str]) -> str:
-    """A page with what is written by a program, by the name in the comments around it."""
+    """Replace the generated parts of a page, by the names in the comments around them."""
     for name, table in written.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)

@@ -1,4 +1,4 @@
-"""Survey all families of the installed transformers: can each be patched, and which schemes are its own positions?"""
+"""Survey all model families of the installed transformers: can they be patched, and which schemes do they use?"""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from hf_posenc.insight.families import CLASSES, Kind, default_model, family, geo
 
 
 def survey() -> Iterator[dict[str, Any]]:
-    """All families of the installed transformers with a language-model head, by kind, in alphabetical order."""
+    """Yield a row for each family with a language-model head, by kind and in alphabetical order."""
     for kind, classes in CLASSES.items():
         for model_type in sorted(classes):
             yield row(model_type, kind)
 
 
 def row(model_type: str, kind: Kind) -> dict[str, Any]:
-    """A family, with the schemes that its own positions are; none where it cannot be patched."""
-    found, own = family(model_type, kind), ""
-    if found.schemes:
+    """Row of one family, with the schemes that match its own positions; none if it cannot be patched."""
+    surveyed, own = family(model_type, kind), ""
+    if surveyed.schemes:
         model = default_model(model_type, kind)
         scaled = temperature(model.config)
         own = ", ".join(dict.fromkeys(n for one in geometries(model).values() for n in native_schemes(one, scaled)))
-    return asdict(found) | {"native": own}
+    return asdict(surveyed) | {"native": own}
 
 
 def temperature(config: Any) -> str:
-    """``"all"`` or ``"unrotated"`` layers whose queries the model scales as `llama4_temp` does; empty for none."""
+    """Layers whose queries the model scales as `llama4_temp` does: ``"all"``, ``"unrotated"``, or empty for none."""
     text = config.get_text_config()
     if "llama_4_scaling_beta" in str(getattr(text, "rope_parameters", "")):
         return "all"
@@ -37,9 +37,9 @@ def temperature(config: Any) -> str:
 
 
 def native_schemes(geometry: Geometry, scaled: str = "") -> list[str]:
-    """What schemes a model's own positions are, by their names here: one for each kind of layer, and its table.
+    """Names of the schemes that match a model's own positions: those of its table and of each kind of layer.
 
-    Layers that are ``scaled`` have a `temperature`, too.
+    ``scaled`` says which layers have a `temperature` too.
     """
     kinds = geometry.kinds or (LayerKind(geometry.heads, geometry.kv_heads, geometry.head_dim, geometry.rotary),)
     found = [] if geometry.table is None else ["learned"]
@@ -55,12 +55,12 @@ def native_schemes(geometry: Geometry, scaled: str = "") -> list[str]:
 
 
 def rotation_scheme(kind: LayerKind) -> str:
-    """The scheme that a layer's rotation is; ``host`` where its frequencies are those of no unscaled one."""
+    """Name of the scheme that matches a layer's rotation; ``host`` if its frequencies are scaled."""
     own: Any = kind.rotary
     frequencies, unscaled = own.rotation.frequencies, geometric(own.base, own.rotation.dims)
     if own.axes is not None:
         return "mrope"
-    if not all(w == 0 or isclose(w, theirs, rel_tol=1e-4) for w, theirs in zip(frequencies, unscaled, strict=True)):
+    if not all(w == 0 or isclose(w, plain, rel_tol=1e-4) for w, plain in zip(frequencies, unscaled, strict=True)):
         return "host"
     if 0 in frequencies:
         return "proportional"

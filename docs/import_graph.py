@@ -50,7 +50,7 @@ def modules() -> Mapping[str, Module]:
 
 
 def imports(module: Module) -> Iterator[str]:
-    """Names of the modules of this package that a module imports, at its head or inside a function."""
+    """Yield the modules of this package that a module imports, at the top of the file or inside a function."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             wanted = [alias.name for alias in node.names]
@@ -62,7 +62,7 @@ def imports(module: Module) -> Iterator[str]:
 
 
 def known(dotted: str) -> str:
-    """The module that a dotted name belongs to: the longest part of it that is a file."""
+    """Module that a dotted name belongs to: the longest prefix that is a file."""
     name = dotted.partition(".")[2]
     while name and name not in modules():
         name = name.rpartition(".")[0]
@@ -71,7 +71,7 @@ def known(dotted: str) -> str:
 
 @cache
 def file_arrows() -> frozenset[Arrow]:
-    """Which file imports which; the package's public face, which imports everything lazily, is left out."""
+    """Imports between files; the package's ``__init__.py``, which imports everything lazily, is left out."""
     return frozenset(
         (module.name, name) for module in modules().values() for name in imports(module)
         if module.name and name and name != module.name
@@ -79,16 +79,16 @@ def file_arrows() -> frozenset[Arrow]:
 
 
 def folder_arrows() -> frozenset[Arrow]:
-    """Which folder imports which."""
+    """Imports between folders."""
     pairs = ((a.partition(".")[0], b.partition(".")[0]) for a, b in file_arrows())
     return frozenset((a, b) for a, b in pairs if a != b)
 
 
 def levels(arrows: frozenset[Arrow]) -> dict[str, int]:
-    """Level of each box: one above the highest that it imports, 0 for what imports nothing.
+    """Level of each file or folder: one above the highest level that it imports, 0 if it imports nothing.
 
     Raises:
-        ValueError: the imports form a circle.
+        ValueError: the imports are circular.
     """
     below: dict[str, set[str]] = {}
     for a, b in arrows:
@@ -104,7 +104,7 @@ def levels(arrows: frozenset[Arrow]) -> dict[str, int]:
 
 
 def reduced(arrows: frozenset[Arrow]) -> frozenset[Arrow]:
-    """The arrows that no chain of other arrows implies."""
+    """Remove the arrows that a chain of other arrows implies."""
 
     @cache
     def reach(a: str) -> frozenset[str]:

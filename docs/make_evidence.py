@@ -34,22 +34,22 @@ MODEL, LOSS, PASSKEYS = "starter:llama", "posenc_ppl", "posenc_passkey"
 
 
 def evidence() -> dict[str, Any]:
-    """Content of measured.json: a row for every scheme, at the longest length of either ranked comparison."""
+    """Content of measured.json: a row for every scheme at the longest length of each ranked comparison."""
     rows = [row for board in BOARDS for row in rows_of(board_rows(board))]
     return {"made_by": "python docs/make_evidence.py", "real": real(), "rows": [asdict(row) for row in rows]}
 
 
 def real() -> dict[str, dict[str, Any]]:
-    """Every scheme of docs/real_model.jsonl at its longest length, beside the unpatched model."""
+    """Compare every scheme of docs/real_model.jsonl with the unpatched model at the longest length."""
     losses, numbers = real_scores("nll"), real_scores("acc")
     near, far = (bound(length for _, length in losses) for bound in (min, max))
     schemes = [scheme for scheme, length in losses if length == far and (scheme, far) in numbers]
     loss = {scheme: fmean(losses[scheme, far].values()) for scheme in schemes}
-    found = {scheme: int(sum(numbers[scheme, far].values())) for scheme in schemes}
+    hits = {scheme: int(sum(numbers[scheme, far].values())) for scheme in schemes}
     return {
         scheme: asdict(
             RealRow(
-                REAL, far / near, loss[scheme], loss[UNPATCHED], found[scheme], found[UNPATCHED],
+                REAL, far / near, loss[scheme], loss[UNPATCHED], hits[scheme], hits[UNPATCHED],
                 len(numbers[scheme, far]),
             )
         )
@@ -65,7 +65,7 @@ def board_rows(board: str) -> list[dict[str, str]]:
 
 
 def rows_of(rows: list[dict[str, str]]) -> Iterable[MeasuredRow]:
-    """The schemes of a ranked comparison that need no training."""
+    """Yield the schemes of a ranked comparison that need no training."""
     lines: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in rows:
         if row["model"] == MODEL and row["use"] != "training":
@@ -73,35 +73,36 @@ def rows_of(rows: list[dict[str, str]]) -> Iterable[MeasuredRow]:
     baseline = score_of(lines[UNPATCHED, PASSKEYS])
     for (scheme, task), line in lines.items():
         if task == LOSS:
-            found, longest = score_of(lines[scheme, PASSKEYS]), line[-1]
+            passkeys, longest = score_of(lines[scheme, PASSKEYS]), line[-1]
             times = [float(longest[f"{case}_time_ratio"] or "nan") for case in ("prefill", "decode")]
             yield MeasuredRow(
-                MODEL, int(line[0]["length"]), int(longest["length"]), scheme, score_of(line), found,
-                *(None if time != time else time for time in times), finds(found, baseline),
+                MODEL, int(line[0]["length"]), int(longest["length"]), scheme, score_of(line), passkeys,
+                *(None if time != time else time for time in times), finds(passkeys, baseline),
             )  # fmt: skip
 
 
 def score_of(line: list[dict[str, str]]) -> MeasuredScore:
     """The score of a line at its longest length."""
-    at, one = float(line[0]["value"]), line[-1]
-    value, low, high = (float(one[name]) for name in ("value", "low", "high"))
-    return MeasuredScore(value, low, high, at, int(one["n"]), int(one["rank_first"]), command_of(one))
+    at_trained, longest = float(line[0]["value"]), line[-1]
+    value, low, high = (float(longest[name]) for name in ("value", "low", "high"))
+    rank = int(longest["rank_first"])
+    return MeasuredScore(value, low, high, at_trained, int(longest["n"]), rank, command_of(longest))
 
 
 def command_of(row: dict[str, str]) -> str:
-    """The command that measures one cell again."""
+    """Command that measures one cell again."""
     options = ["--set", "keys=24", "--set", "depths=[0.25]"] if row["task"] == PASSKEYS else []
     words = ["--schemes", row["scheme"], "--tasks", row["task"], "--lengths", row["length"], *options]
     return shlex.join(["hf-posenc", "compare", "--model", MODEL, "--dtype", "float32", *words, "--out", "results/cell"])
 
 
-def finds(found: MeasuredScore, baseline: MeasuredScore) -> bool:
+def finds(passkeys: MeasuredScore, baseline: MeasuredScore) -> bool:
     """Whether more than half of the passkeys are found, and significantly more than by the unpatched model."""
-    return found.value > 0.5 and found.low > baseline.high
+    return passkeys.value > 0.5 and passkeys.low > baseline.high
 
 
 def main() -> None:
-    """Copy what was made, write the file, then the tables."""
+    """Write measured.json, take over the results of a demo, and write all tables and pictures."""
     write(FILE, evidence())
     measured_rows.cache_clear()
     if len(sys.argv) > 1:
@@ -114,7 +115,7 @@ def main() -> None:
 
 
 def demo_of(folder: Path) -> dict[str, Any]:
-    """What pages quote of a demo: loss and passkeys over all depths, and what they were measured with."""
+    """The parts of a demo that pages quote: loss and passkeys over all depths, and the settings."""
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     quoted = {("posenc_ppl", "nll"), ("posenc_passkey", "acc")}
     rows = [row for row in results["rows"] if row["depth"] is None and (row["task"], row["metric"]) in quoted]
@@ -122,7 +123,7 @@ def demo_of(folder: Path) -> dict[str, Any]:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON that reads well in a diff."""
+    """Write indented JSON, which reads well in a diff."""
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

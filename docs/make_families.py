@@ -2,7 +2,7 @@
 
     python docs/make_families.py
 
-The command measures docs/families.json anew, in some minutes; the site writes the page from it.
+The command measures docs/families.json again, in some minutes; building the site writes the page from it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def setup(app: Any) -> dict[str, Any]:
 
 
 def stored() -> dict[str, Any]:
-    """The survey that is committed."""
+    """The committed survey."""
     return json.loads(DATA.read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Write docs/findings.md: published findings as they come out here.
+"""Write docs/findings.md: published findings, and whether they are reproduced here.
 
     python examples/findings/zero_shot_order.py --out results/findings/zero_shot_order.json
     python docs/make_findings.py results/findings
@@ -48,7 +48,7 @@ thread; {versions}.
 
 
 def main() -> None:
-    """Update the entries from the folders that are given, and write the page."""
+    """Update the entries from the folders on the command line, and write the page."""
     entries = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
     for folder in map(Path, sys.argv[1:]):
         for file in sorted(folder.rglob("*.json")):

@@ -2,8 +2,8 @@
 
     python docs/make_laboratory.py runs/gpu/eval
 
-The folder has a file for each scheme, of the commands that stand there; that of the learned table ends at 256 tokens.
-What was measured last stays in docs/laboratory.json, from which the picture is drawn where no folder is given.
+The folder has a file for each scheme, which the commands on that page write; the learned table ends at 256 tokens. The
+last measurements are kept in docs/laboratory.json; without a folder, the picture is drawn from this file.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ DRAWN = {
 }  # fmt: skip
 TRAINED = 256
 Figures = dict[str, dict[str, dict[str, list[float]]]]
-"""By scheme, task and length in words: value and standard error."""
+"""Value and standard error, by scheme, task and length (as text)."""
 
 
 def main() -> None:
-    """Keep the figures of a folder, and draw them."""
+    """Store the figures of a folder if one is named, and draw the picture."""
     if len(sys.argv) > 1:
         write_json(FIGURES, {name: figures_of(Path(sys.argv[1]) / f"{name}.json") for name in SCHEMES})
     draw(json.loads(FIGURES.read_text(encoding="utf-8")))
 
 
 def figures_of(file: Path) -> dict[str, dict[str, list[float]]]:
-    """The rows of an evaluation over all depths."""
-    kept: dict[str, dict[str, list[float]]] = {}
+    """Figures of one evaluation, over all depths."""
+    by_task: dict[str, dict[str, list[float]]] = {}
     wanted = {LOSS, *((task, SHARE) for task in TASKS)}
     for row in json.loads(file.read_text(encoding="utf-8"))["rows"]:
         if row["depth"] is None and (row["task"], row["metric"]) in wanted:
-            kept.setdefault(row["task"], {})[str(row["length"])] = [row["value"], row["stderr"]]
-    return kept
+            by_task.setdefault(row["task"], {})[str(row["length"])] = [row["value"], row["stderr"]]
+    return by_task
 
 
-def draw(found: Figures) -> None:
-    """Loss and shares against the length, a panel each, with 95 % intervals."""
+def draw(figures: Figures) -> None:
+    """Plot loss and shares against length, one panel each, with 95 % intervals."""
     canvas, axes = figure(WIDEST, 6.2)
     axes.remove()
     grid = list(canvas.subplots(2, 4, squeeze=False).flat)
     panels: list[tuple[str, str]] = [(LOSS[0], "loss, nats/token (lower is better)"), *DRAWN.items()]
-    reaching = [name for name in SCHEMES if len(found[name][LOSS[0]]) > 1]
+    reaching = [name for name in SCHEMES if len(figures[name][LOSS[0]]) > 1]
     for panel, (task, title) in zip(grid, panels, strict=True):
         for number, name in enumerate(reaching):
-            lengths = [int(length) for length in found[name][task]]
-            values, errors = zip(*found[name][task].values(), strict=True)
+            lengths = [int(length) for length in figures[name][task]]
+            values, errors = zip(*figures[name][task].values(), strict=True)
             panel.errorbar(
                 lengths, values, yerr=[1.96 * error for error in errors], label=SCHEMES[name], capsize=2, linewidth=1.5,
                 marker=MARKERS[1:][number % (len(MARKERS) - 1)], markersize=4, **style(number),

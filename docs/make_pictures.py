@@ -1,6 +1,7 @@
-"""Make the plots of the documentation: ``python docs/make_pictures.py [NAME …]``. Each is one command.
+"""Make the plots of the documentation, each with one command: ``python docs/make_pictures.py [NAME …]``.
 
-Without names, those of the guide; ``schemes`` stands for one plot of every scheme. Existing files are overwritten.
+Without names, the plots of the guide are made; ``schemes`` stands for one plot of every scheme. Existing files are
+overwritten.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ class Made:
     """A plot and the command that makes it.
 
     Attributes:
-        name: what pages call it.
+        name: name of the plot in pages.
         words: the command, without ``hf-posenc`` and ``--out``.
-        shows: what it shows; empty for the default plot of a scheme.
-        inside: name of the file, of a command that writes a folder.
-        optional: whether pages leave it out silently where it has not been made.
-        ending: of the file.
+        shows: caption; empty for the default plot of a scheme.
+        inside: name of the file, if the command writes a folder.
+        optional: whether pages silently leave the plot out if its file is missing.
+        ending: extension of the file.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Made:
 
     @property
     def out(self) -> str:
-        """What the command writes, relative to the folder of pictures."""
+        """File or folder that the command writes, relative to the folder of pictures."""
         return self.name.partition("-")[0] if self.inside else f"{self.name}.{self.ending}"
 
     @property
@@ -135,12 +136,6 @@ PICTURES = (
         "Layer × head, one scale per bar: largest weight at one distance; effect of shuffled positions.",
         "heads",
     ),
-    Made(
-        "probe-loss",
-        PROBE,
-        "Loss of the same last tokens by context length.",
-        "loss",
-    ),
 )
 SCHEME = "scheme-"
 OF_KINDS = {
@@ -191,10 +186,10 @@ OF_SCHEMES = {  # schemes whose first plot says little, or needs a model
 
 
 def picture(name: str) -> Made:
-    """A plot by name.
+    """The plot with a name.
 
     Raises:
-        KeyError: there is none.
+        KeyError: there is no such plot.
     """
     if name.startswith(SCHEME):
         scheme = name.removeprefix(SCHEME)
@@ -204,7 +199,7 @@ def picture(name: str) -> Made:
 
 
 def caption(scheme: str) -> str:
-    """What the default plot of a scheme shows."""
+    """Caption of the default plot of a scheme."""
     from hf_posenc.insight.plots.compose import plots_of, request_of
     from hf_posenc.schemes.registry import scheme_record
 
@@ -217,7 +212,7 @@ def make(words: str, out: Path) -> None:
     from hf_posenc.cli import main
 
     out.parent.mkdir(exist_ok=True)
-    if out.is_dir():  # a command refuses a folder of plots whose numbers are not there, as in a fresh clone
+    if out.is_dir():  # in a fresh clone the folder lacks its numbers, and the command would refuse it
         shutil.rmtree(out)
     try:
         main([*shlex.split(words), "--out", str(out)])
@@ -227,7 +222,7 @@ def make(words: str, out: Path) -> None:
 
 
 def chosen(names: list[str]) -> list[Made]:
-    """The plots of some names."""
+    """The plots that the command line names."""
     from hf_posenc.schemes.registry import list_schemes
 
     every = [f"{SCHEME}{record.name}" for record in list_schemes() if not record.recipe]
@@ -237,7 +232,7 @@ def chosen(names: list[str]) -> list[Made]:
 
 
 def make_all(wanted: list[Made]) -> None:
-    """Make plots, each command once; an optional one may be refused."""
+    """Make plots, running each command once; the command of an optional plot may fail."""
     for words, out, optional in dict.fromkeys((made.words, made.out, made.optional) for made in wanted):
         try:
             make(words, FOLDER / out)

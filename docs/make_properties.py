@@ -17,6 +17,6 @@ from hf_posenc.schemes.registry import list_schemes  # noqa: E402
 if __name__ == "__main__":
     file, names = DOCS / "properties.json", sys.argv[1:]
     table = measure([(name, {}) for name in names or [record.name for record in list_schemes()]])
-    kept = json.loads(file.read_text(encoding="utf-8")) if names else {}
-    found = {name: {key: cell.to_dict() for key, cell in row.items()} for name, row in table.items()}
-    write_json(file, dict(sorted({**kept, **found}.items())))
+    stored = json.loads(file.read_text(encoding="utf-8")) if names else {}
+    measured = {name: {key: cell.to_dict() for key, cell in row.items()} for name, row in table.items()}
+    write_json(file, dict(sorted({**stored, **measured}.items())))

@@ -1,6 +1,6 @@
 """Write docs/readers.md, which is not committed: what each engine computes from an exported checkpoint.
 
-`python docs/make_readers.py`, or by itself when the site is built.
+Run `python docs/make_readers.py`; building the site runs it too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def setup(app: Any) -> dict[str, Any]:
 
 def page() -> str:
     """The page in Markdown."""
-    logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)  # of keys for other engines
+    logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)  # it warns of other engines' keys
     rows = [f"| scheme | {' | '.join(READERS)} |", "|---|" + "---|" * len(READERS)]
     for scheme, options in CASES:
         readings = read_elsewhere(patch_model(tiny_model("llama"), scheme, factor=FACTOR, **options))
@@ -71,7 +71,7 @@ def name_of(scheme: str, options: dict[str, Any]) -> str:
 
 
 def cell(reading: Reading) -> str:
-    """What one engine computes."""
+    """Cell of one engine: how its result differs."""
     if reading.verdict != "different":
         return f"{reading.verdict}{reading.explanation()}"
     return reading.explanation().removeprefix(": ").replace("logits times", "logits ×")

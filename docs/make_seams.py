@@ -1,6 +1,6 @@
 """Write docs/seams.md, which is not committed: each name of another package that this one reaches into, by its source.
 
-`python docs/make_seams.py`, or by itself when the site is built.
+Run `python docs/make_seams.py`; building the site runs it too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seam_names import Name, Use, seams
 from hf_posenc.core.lazy import HOSTS
 
 PAGE = Path(__file__).parent / "seams.md"
-SHOWN = 3  # files of a name
+SHOWN = 3  # files that are listed per name
 HEAD = """# Names of other packages
 
 The source of hf-posenc uses these names of {versions}.
@@ -40,7 +40,7 @@ def write_page() -> None:
 
 
 def page(found: Mapping[Name, Use]) -> str:
-    """The page in Markdown, a table a package."""
+    """The page in Markdown, with one table per package."""
     text = HEAD.format(versions=", ".join(f"{host} {version(host)}" for host in HOSTS.values()))
     for package, host in HOSTS.items():
         text += f"\n## {host}\n\n| name | module | | used by |\n|---|---|---|---|\n"
@@ -55,7 +55,7 @@ def page(found: Mapping[Name, Use]) -> str:
 
 
 def is_public(name: Name) -> bool:
-    """Whether a package exports a name at its top, and neither it nor its attribute has one underscore before it."""
+    """Whether a package exports a name at its top level, and no part of the name starts with a single underscore."""
     package, parts = import_module(name[0].partition(".")[0]), name[1].split(".")
     private = any(part.startswith("_") and not part.startswith("__") for part in parts)
     return hasattr(package, parts[0]) and not private

@@ -1,4 +1,4 @@
-"""The names of other packages that the source of this one uses, as `docs/make_seams.py` lists them."""
+"""Find the names of other packages that the source of this package uses; `docs/make_seams.py` lists them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ ROOT = Path(__file__).resolve().parents[1]
 IN_WORDS = re.compile(rf"((?:{'|'.join(HOSTS)})(?:\.\w+)*):([\w.]+)")  # "peft:PeftModel.add_adapter"
 PRIVATE = re.compile(r"_[a-zA-Z]\w+")
 ON_INSTANCES = (r"self\.{0}\b[^=\n]* = ", r"\w\.{0} = ", r"""(?:attr\(\w+, |pop\()["']{0}["']""")
-Name = tuple[str, str]  # a module, and what it calls something, a class and its method with a dot between
+Name = tuple[str, str]  # a module, and a dotted name in it, such as a class and its method
 
 
 @dataclass
 class Use:
-    """Where a name is used, and with which keywords it is called."""
+    """The files that use a name, and the keywords with which they call it."""
 
     files: set[str] = field(default_factory=set)
     keywords: set[str] = field(default_factory=set)
 
 
 def seams() -> dict[Name, Use]:
-    """Each name of another package, and its use."""
+    """All names of other packages that are used, with their uses."""
     found: dict[Name, Use] = defaultdict(Use)
     files = [file for folder in ("hf_posenc", "patches", "eval") for file in sorted((ROOT / folder).rglob("*.py"))]
     trees = {file.relative_to(ROOT).as_posix(): list(nodes(ast.parse(file.read_text("utf-8")))) for file in files}
@@ -54,7 +54,7 @@ def seams() -> dict[Name, Use]:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a file, without those that only type checkers read."""
+    """Yield all nodes of a syntax tree, without those that only type checkers read."""
     for node in ast.iter_child_nodes(tree):
         if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             yield node
@@ -62,7 +62,7 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def names(tree: list[ast.AST]) -> Iterator[tuple[Name, set[str]]]:
-    """The names of other packages that a file imports, with the attributes it reads of them, or writes in words."""
+    """Yield the names of other packages that a file uses, with keywords: imports, attributes, and names in strings."""
     local: dict[str, Name] = {}
     for node in tree:
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in HOSTS:
@@ -79,7 +79,7 @@ def names(tree: list[ast.AST]) -> Iterator[tuple[Name, set[str]]]:
 
 
 def dotted(node: ast.AST, local: dict[str, Name]) -> Name | None:
-    """The name of another package that an expression of names and attributes stands for."""
+    """Name of another package that an expression of names and attributes refers to."""
     if isinstance(node, ast.Name):
         return local.get(node.id)
     owner = dotted(node.value, local) if isinstance(node, ast.Attribute) else None
@@ -87,28 +87,28 @@ def dotted(node: ast.AST, local: dict[str, Name]) -> Name | None:
 
 
 def value_of(name: Name) -> Any:
-    """What a name stands for; None below a module that is not loaded, since those of RULER load data from the network.
+    """Object that a name refers to; None for a submodule that is not loaded, as RULER's would load data.
 
     Raises:
-        AttributeError: the installed version does not have it.
+        AttributeError: the installed version does not have the name.
     """
-    found: Any = import_module(name[0])
+    value: Any = import_module(name[0])
     for part in name[1].split("."):
-        if hasattr(found, "__path__") and not hasattr(found, part) and find_spec(f"{found.__name__}.{part}"):
+        if hasattr(value, "__path__") and not hasattr(value, part) and find_spec(f"{value.__name__}.{part}"):
             return None
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def private_attributes(tree: list[ast.AST]) -> set[str]:
-    """Attributes with an underscore, also in words, that are not torch's."""
+    """Attributes with a leading underscore, also in strings, that are not torch's."""
     read = {node.attr for node in tree if isinstance(node, ast.Attribute)}
     written = {str(node.value) for node in tree if isinstance(node, ast.Constant)}
     return {one for one in read | written if PRIVATE.fullmatch(one) and not hasattr(nn.Module(), one)} - {"_abc_impl"}
 
 
 def home_of(attribute: str, classes: Iterable[type], modules: Iterable[str]) -> Name | None:
-    """The class of another package that has an attribute, or the module that sets it on an instance."""
+    """Class of another package that has an attribute, or module that sets it on an instance."""
     lines = [[one for one in cls.__mro__ if one.__module__.partition(".")[0] in HOSTS] for cls in classes]
     for line in lines:
         if having := [cls for cls in line if attribute in vars(cls)]:
@@ -120,7 +120,7 @@ def home_of(attribute: str, classes: Iterable[type], modules: Iterable[str]) -> 
 
 
 def overridden(tree: list[ast.AST], bases: dict[str, list[ast.expr]], classes: Iterable[type]) -> Iterator[Name]:
-    """The methods of other packages' classes that classes of a file define anew."""
+    """Yield the methods of other packages' classes that classes of a file override."""
     by_name = {cls.__name__: cls for cls in classes}
 
     def hosts(name: str) -> list[type]:

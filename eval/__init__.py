@@ -6,12 +6,12 @@
     from hf_posenc.eval import compare
     comparison = compare("folder or name", "unpatched,yarn,self_extend", out="results/compare")
 
-In several processes, on GPUs or without, each document is scored by one of them and the first has the results:
+In several processes, on GPUs or CPUs, each process scores a share of the documents. The first reports the results:
 
     accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval --model NAME --lengths 4096
 
-lm-eval's own command knows our model types and tasks as ``python -m hf_posenc.eval``. As ``lm_eval`` it does not:
-before release 0.5 lm-eval reads no entry points.
+To run lm-eval's own command with our model types and tasks, use ``python -m hf_posenc.eval``. The command ``lm_eval``
+does not know them: before release 0.5, lm-eval reads no entry points.
 
 Importing this package imports neither torch nor lm-eval.
 """

@@ -1,7 +1,7 @@
 """Run lm-eval's command ``lm_eval`` with our model types and tasks registered: ``python -m hf_posenc.eval …``.
 
-lm-eval 0.4.13 has no entry points, and looks up a model type before it loads the task files of ``--include_path``. What
-this package refuses ends in its two sentences on stderr and exit code 1, not in a traceback through lm-eval.
+lm-eval 0.4.13 has no entry points, and looks up a model type before it loads the task files of ``--include_path``. An
+error of this package ends the command with its message on stderr and exit code 1, without a traceback through lm-eval.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def main() -> None:
         sys.exit(f"Error: {error}")
 
 
-def with_our_tasks(words: list[str]) -> list[str]:
-    """Return ``words`` with our task folder as ``--include_path``, unless they name one or ask for help."""
-    keep = {"--include_path", "-h", "--help"} & {word.partition("=")[0] for word in words}
-    return words if keep or not words else [*words, "--include_path", str(TASKS)]
+def with_our_tasks(arguments: list[str]) -> list[str]:
+    """Add our task folder as ``--include_path``, unless the arguments name a folder or ask for help."""
+    complete = {"--include_path", "-h", "--help"} & {argument.partition("=")[0] for argument in arguments}
+    return arguments if complete or not arguments else [*arguments, "--include_path", str(TASKS)]
 
 
 if __name__ == "__main__":

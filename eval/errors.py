@@ -43,7 +43,7 @@ class StoreUnusable(PosEncError, OSError):
 
 
 class StoreUnreadable(StoreUnusable):
-    """The file of finished cells is damaged, another program's or another version's."""
+    """The file of finished cells is damaged, or another program or version wrote it."""
 
 
 class BeyondTable(PosEncError, ValueError):

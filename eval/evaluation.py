@@ -32,18 +32,18 @@ from hf_posenc.patching.state import is_patched
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
 HELD_OUT_TASKS = ("posenc_held_out",)
-"""Of a decoder on what a fine-tuning run held out."""
+"""Default tasks of a decoder on the held-out text of a fine-tuning run."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of an evaluation: tidy rows, and the results of lm-eval they come from.
+    """Results of an evaluation: tidy rows, and the lm-eval results that they are made from.
 
     Attributes:
         rows: one row per number; the same in every process.
         documents: scores of single documents, whose means are rows; the same in every process.
         raw: lm-eval's results; empty in all processes except the first.
-        remarks: what a reader must know of these numbers; the same in every process.
+        remarks: caveats about these numbers; the same in every process.
         first: whether this is the process that reports.
     """
 
@@ -54,15 +54,15 @@ class Evaluation:
     remarks: list[str] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """Write both to one JSON file, atomically.
+        """Write rows, documents, remarks and lm-eval's results to one JSON file, atomically.
 
-        Of several processes, only the first writes.
+        With several processes, only the first writes.
         """
         if not self.first:
             return
-        rows, documents = (list(map(asdict, some)) for some in (self.rows, self.documents))
+        rows, documents = (list(map(asdict, items)) for items in (self.rows, self.documents))
         content = {"rows": rows, "lm_eval": self.raw, "documents": documents, "remarks": self.remarks}
-        write_json(path, json.loads(json.dumps(content, default=str)))  # functions and the like as text
+        write_json(path, json.loads(json.dumps(content, default=str)))  # functions become text
 
 
 @explained_imports()
@@ -74,62 +74,62 @@ def evaluate(
     label: str | None = None,
     on_request: OpenProgressCallback | None = None,
     settings: EvaluateSettings | None = None,
-    **given: Any,
+    **arguments: Any,
 ) -> Evaluation:
     """Evaluate a model at several context lengths.
 
     Args:
         model: a loaded model, patched or not; the name of a model, a PEFT adapter or a bundled model
             (``starter:llama``); or an lm-eval model object, such as an `HFLM`.
-        tokenizer: of a loaded model; by default loaded with a named model.
-        scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``given``; a live
+        tokenizer: tokenizer of a loaded model; by default, a named model's own tokenizer is loaded.
+        scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``arguments``; a live
             model is unpatched again when this returns.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
         on_request: called after each scored request, with the finished share of such requests and a description.
         settings: what is measured.
-        **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``.
-            They replace those of ``settings``. `PosEncLM` takes any other argument.
+        **arguments: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and
+            ``samples``. They replace those of ``settings``. All other arguments are passed to `PosEncLM`.
 
     Raises:
         MissingPackage: lm-eval is not installed.
         TaskOptionOutOfRange: a length, a number or an option of a task is out of range.
-        UnknownOption: an option that none of the tasks, or not the model object, takes.
+        UnknownOption: no task takes an option, or the model object does not take an argument.
         BadComparison: there is no such task, or none of the tasks reads the text.
-        UntrustedTask: a task file from outside the installed packages, without ``trust_tasks``.
-        NotMeasurable: the model has no loss for these tasks, or the tasks take no such prompts.
+        UntrustedTask: a task file lies outside the installed packages, and ``trust_tasks`` is not set.
+        NotMeasurable: the model cannot be scored on these tasks, or a task does not accept few-shot or chat prompts.
         RequestTooLong: a request is longer than the context window.
-        PosEncError: the model cannot be loaded or patched, or the text not be read.
+        PosEncError: the model cannot be loaded or patched, or the text cannot be read.
 
-    Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
-    name, and all return the same rows.
+    With several processes (see `hf_posenc.eval.lm.launch`), each scores a share of the documents if the model is given
+    by name. All of them return the same rows.
     """
     require_lm_eval()
-    wanted, model_args = split(EvaluateSettings, given, settings)
-    wanted = with_held_out(wanted, (model, model_args.get("peft")))
-    names, text = list(wanted.tasks), wanted.text
-    own_text = measured_text(text, field=wanted.text_field)
-    check_tasks(names, wanted.include_path, trust=wanted.trust_tasks)
-    if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
+    settings, model_args = split(EvaluateSettings, arguments, settings)
+    settings = with_held_out(settings, (model, model_args.get("peft")))
+    names, text = list(settings.tasks), settings.text
+    documents = measured_text(text, field=settings.text_field)
+    check_tasks(names, settings.include_path, trust=settings.trust_tasks)
+    if text is not None and not isinstance(text, MeasuredText):  # `compare` passes one, and has checked all tasks
         check_settings_read(["text"], names)
-    plain = isinstance(model, nn.Module) and not is_patched(model)
-    with evaluation_mode_if_live(model), scheme_set_aside(model) if plain else nullcontext():
+    unpatched = isinstance(model, nn.Module) and not is_patched(model)
+    with evaluation_mode_if_live(model), scheme_set_aside(model) if unpatched else nullcontext():
         with suppress_output():
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
-        wanted = wanted.model_copy(update={"lengths": wanted.lengths or tuple(sorted(default_lengths(lm)))})
-        fit_length(lm, wanted.lengths[-1], given="max_length" in model_args)
-        own = lm.tokenizer if tokenizer is None or isinstance(tokenizer, (str, Path)) else tokenizer
-        metadata = wanted.metadata(None if text is None else own_text, own)
-        raw = run_tasks(lm, names or default_tasks(lm, text), metadata, wanted)
+        settings = settings.model_copy(update={"lengths": settings.lengths or tuple(sorted(default_lengths(lm)))})
+        fit_length(lm, settings.lengths[-1], is_set="max_length" in model_args)
+        task_tokenizer = lm.tokenizer if tokenizer is None or isinstance(tokenizer, (str, Path)) else tokenizer
+        metadata = settings.metadata(None if text is None else documents, task_tokenizer)
+        raw = run_tasks(lm, names or default_tasks(lm, text), metadata, settings)
         evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
     if isinstance(text, HeldOutText):
         evaluation.remarks.append(f"The text is what the fine-tuning run held out: {text.label}.")
-    if not wanted.log_samples:
+    if not settings.log_samples:
         raw.pop("samples", None)
     return evaluation
 
 
 def default_tasks(lm: Any, text: Any) -> list[str]:
-    """The tasks of a model object on a text where none are named."""
+    """Default tasks of a model object on a text."""
     from hf_posenc.eval.lm.masked_lm import PosEncMLM  # needs lm-eval
 
     if isinstance(lm, PosEncMLM):
@@ -146,12 +146,12 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
     return Evaluation(rows, raw, first, documents, remarks)
 
 
-def fit_length(lm: Any, longest: int, *, given: bool) -> None:
-    """Make room for requests of ``longest`` tokens."""
+def fit_length(lm: Any, longest: int, *, is_set: bool) -> None:
+    """Set the model object's ``max_length`` to ``longest`` tokens, unless the user has set a larger one."""
     if hasattr(lm, "rows_at_once"):
         check_reach(lm, longest)
         check_text_memory(lm.model, longest, lm.rows_at_once(longest))
-        if lm.max_length < longest or not given:
+        if lm.max_length < longest or not is_set:
             lm.max_length = longest
     elif getattr(lm, "max_length", longest) < longest:
         raise RequestTooLong(
@@ -161,8 +161,8 @@ def fit_length(lm: Any, longest: int, *, given: bool) -> None:
 
 
 def default_lengths(lm: Any) -> list[int]:
-    """The trained length, its doublings and the target, be it that of a scheme or of the model's own configuration."""
-    if not hasattr(lm, "report"):  # somebody else's
+    """The trained length, its doublings, and the target length of the scheme or of the model's own configuration."""
+    if not hasattr(lm, "report"):  # not one of our model objects
         return [lm.max_length]
     reach = lm.report.get("target_length") or lm.max_length
     return doubling_lengths(min(trained_length_of_lm(lm), reach), reach)

@@ -13,24 +13,24 @@ from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled
 from hf_posenc.schemes.entry import json_or_text
 
 FILES = ("data",)
-"""Options of tasks that name files, of which several may be given; the key of a cell has their content."""
+"""Task options that name one or several files; the key of a cell contains the content of these files."""
 METADATA = frozenset({"tokenizer"})
-"""What the metadata of a task also holds, and what is an argument."""
-ELSEWHERE = frozenset({
+"""Entries of a task's metadata that users pass as arguments, not as options."""
+LM_EVAL_OPTIONS = frozenset({
     "num_fewshot", "apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs"
 })  # fmt: skip
-"""Options of lm-eval's own command. A task that is not ours would take them for its metadata, without any effect."""
+"""Options of lm-eval's own command. A task that is not ours would store them as metadata, without any effect."""
 
 
-def mapping_of(given: Any) -> Mapping[str, Any]:
-    """The same mapping, of the same type."""
-    if not isinstance(given, Mapping):
-        raise WrongKind(f"Options must be a dictionary of names and values, got {shown(given)}. Pass a dictionary.")
-    return given
+def check_mapping(options: Any) -> Mapping[str, Any]:
+    """Return the options unchanged; refuse anything but a mapping."""
+    if not isinstance(options, Mapping):
+        raise WrongKind(f"Options must be a dictionary of names and values, got {shown(options)}. Pass a dictionary.")
+    return options
 
 
-Options = Annotated[Any, Field(default_factory=dict), AfterValidator(mapping_of)]
-Own = TypeVar("Own", bound="Measurement")
+Options = Annotated[Any, Field(default_factory=dict), AfterValidator(check_mapping)]
+SettingsT = TypeVar("SettingsT", bound="Measurement")
 
 
 class Measurement(Sampled):
@@ -65,26 +65,26 @@ class Measurement(Sampled):
 
     @model_validator(mode="after")
     def without_double_meaning(self) -> Measurement:
-        """The same, and a refusal of settings among the options of tasks."""
-        for name in self.options.keys() & ELSEWHERE:
+        """Refuse task options that are settings of their own, or options of lm-eval's command."""
+        for name in self.options.keys() & LM_EVAL_OPTIONS:
             raise UnknownOption(f"{name} is an option of lm-eval's own command. Run python -m hf_posenc.eval with it.")
         for name in self.options.keys() & (type(self).model_fields.keys() | METADATA):
             raise BadComparison(f"{name} is not an option of a task. Pass it as a separate argument.")
         return self
 
     def sweep(self) -> dict[str, Any]:
-        """The numbers of a sweep, for the metadata of tasks, less the lengths and ``longest``."""
+        """Settings of `Sampled`, by name."""
         return self.model_dump(include=set(Sampled.model_fields))
 
     def metadata(self, text: Any, tokenizer: Any) -> dict[str, Any]:
-        """The metadata of tasks: the sweep, the text and how it is read, and their further options."""
+        """Metadata of the tasks: sweep, text, tokenizer and further options."""
         return {
             **self.sweep(), "lengths": list(self.lengths), "longest": self.longest, "text": text,
             "field": self.text_field, "tokenizer": tokenizer, **self.options,
         }  # fmt: skip
 
     def measure(self) -> dict[str, Any]:
-        """The numbers of a sweep, and the limit: what can be part of a cell's key."""
+        """Settings of `Sampled`, and the limit; the key of a cell contains those that its task reads."""
         return self.sweep() | {"limit": self.limit}
 
 
@@ -104,12 +104,12 @@ class CompareSettings(Measurement):
     Every scheme is patched once, for the longest length or for ``longest``, and that model is measured at all lengths.
 
     Attributes:
-        against: label of a line. The others are compared with it, document by document, and tables mark those that are
-            significantly better or worse. The name of a scheme will do if one line alone has it.
+        against: label of the reference line. All other lines are compared with it, document by document, and tables
+            mark significant differences. The name of a scheme is enough if only one line has that scheme.
         rank: rank the lines on each task at the longest length; see `hf_posenc.eval.results.ranking`.
         tune: choose the options of each scheme by the loss on ``dev_text``.
-        dev_text: a text to choose options on, named as ``text`` is; by default modules of the standard library that are
-            not in the default text. Naming one switches ``tune`` on.
+        dev_text: text to choose options on, in the same forms as ``text``; by default modules of the standard library
+            that are not in the default text. Passing a text switches ``tune`` on.
         budget: candidates of each scheme, drawn at random from a finer grid; by default all of a small grid.
         fresh: measure the cells in the folder again, and replace them.
     """
@@ -123,7 +123,7 @@ class CompareSettings(Measurement):
 
     @model_validator(mode="after")
     def with_effect(self) -> CompareSettings:
-        """The same, and a refusal of a budget for nothing."""
+        """Refuse a budget without tuning."""
         if self.budget is not None and not self.tuned:
             raise BadComparison(
                 f"budget is {self.budget}, which has no effect without --tune. Pass --tune (tune=True) as well."
@@ -132,20 +132,22 @@ class CompareSettings(Measurement):
 
     @property
     def tuned(self) -> bool:
-        """Whether options are chosen."""
+        """Whether the comparison chooses the options of schemes."""
         return self.tune or self.dev_text is not None
 
 
-def split(kind: type[Own], given: Mapping[str, Any], settings: Own | None = None) -> tuple[Own, dict[str, Any]]:
-    """Keywords of a call as settings, in which they replace those that are given, and what is left for the model."""
-    own = {name: value for name, value in given.items() if name in kind.model_fields}
-    before = {} if settings is None else {name: getattr(settings, name) for name in settings.model_fields_set}
-    return kind.of(before | own), {name: value for name, value in given.items() if name not in own}
+def split(
+    kind: type[SettingsT], arguments: Mapping[str, Any], settings: SettingsT | None = None
+) -> tuple[SettingsT, dict[str, Any]]:
+    """Split keyword arguments into settings, which override those of ``settings``, and arguments of the model."""
+    fields = {name: value for name, value in arguments.items() if name in kind.model_fields}
+    inherited = {} if settings is None else {name: getattr(settings, name) for name in settings.model_fields_set}
+    return kind.of(inherited | fields), {name: value for name, value in arguments.items() if name not in fields}
 
 
 def named(kind: type[Measurement], words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``["seed=1", "scoring=generate"]`` as settings of a kind, and as options of tasks, which all other names are."""
-    own: dict[str, Any] = {}
+    """Parse ``["seed=1", "scoring=generate"]`` into settings of ``kind``, and all other names into task options."""
+    settings: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for word in words:
         written, _, text = word.partition("=")
@@ -153,9 +155,9 @@ def named(kind: type[Measurement], words: Sequence[str]) -> tuple[dict[str, Any]
         if name == "options" and isinstance(value, Mapping):
             options |= value
         elif name in kind.model_fields:
-            own[name] = value
-        elif name in FILES and name in options:  # one after the other
+            settings[name] = value
+        elif name in FILES and name in options:  # a repeated name adds a file
             options[name] = [*([options[name]] if isinstance(options[name], str) else options[name]), value]
         else:
             options[written] = value
-    return own, options
+    return settings, options

@@ -1,6 +1,6 @@
 """Run lm-eval on tasks of ours and of its own.
 
-This is `lm_eval.simple_evaluate` without its survey of the machine, a second and a half at every call.
+This is `lm_eval.simple_evaluate` without its survey of the machine, which takes a second and a half per call.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hf_posenc.eval.settings import EvaluateSettings
 from hf_posenc.eval.tasks.sweep import Sweep
 
 RULER = ("ruler", "longcxt", "niah_")
-"""Beginnings of the names of lm-eval's RULER tasks and of their groups."""
+"""Prefixes of the names of lm-eval's RULER tasks and task groups."""
 
 
 class SharedOptions(dict[str, Any]):
-    """Options of tasks that were checked for all tasks of a comparison together; a single task may read none."""
+    """Task options that a comparison has checked for all its tasks together; a single task may read none of them."""
 
 
 def run_tasks(lm: Any, tasks: Sequence[str], metadata: dict[str, Any], settings: EvaluateSettings) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def run_tasks(lm: Any, tasks: Sequence[str], metadata: dict[str, Any], settings:
 
 
 def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: bool = False) -> None:
-    """Refuse options, and a text, that none of the tasks uses; tasks that are not ours may use any."""
+    """Refuse options, and a text, that none of the tasks reads; tasks that are not ours may read any."""
     known = set(Sweep.model_fields)
     if not all(hasattr(task, "sweep") for task in tasks):
         return
@@ -75,22 +75,22 @@ def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: boo
 
 
 def check_answerable(lm: Any, tasks: Mapping[str, Any]) -> None:
-    """Refuse tasks of ours with requests of a kind that somebody else's model object cannot answer."""
+    """Refuse tasks of ours whose type of request the model object cannot answer."""
     for name, task in tasks.items():
-        kind = getattr(task, "request_type", None)
-        if kind is not None and not hasattr(lm, kind):
+        request_type = getattr(task, "request_type", None)
+        if request_type is not None and not hasattr(lm, request_type):
             raise NotMeasurable(
-                f"{name} needs requests of the type {kind}, which {type(lm).__name__} does not support. Pass the model "
-                "itself, or choose other tasks."
+                f"{name} needs requests of the type {request_type}, which {type(lm).__name__} does not support. Pass "
+                "the model itself, or choose other tasks."
             )
 
 
 def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str | Path | None) -> dict[str, Any]:
-    """Load tasks; those of lm-eval get the tokenizer by name."""
+    """Load our tasks and those of lm-eval, which get the tokenizer by name."""
     from lm_eval.tasks import TaskManager
 
-    ours = TaskManager(include_path=folders(include_path), include_defaults=False, metadata=metadata)
-    own = [name for name in tasks if name in ours.all_tasks]
+    our_manager = TaskManager(include_path=folders(include_path), include_defaults=False, metadata=metadata)
+    own = [name for name in tasks if name in our_manager.all_tasks]
     others = [name for name in tasks if name not in own]
     if ruler := [name for name in others if name.startswith(RULER)]:
         raise NotMeasurable(
@@ -99,19 +99,19 @@ def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str
         )
     loaded: dict[str, Any] = {}
     if others:
-        theirs = {**metadata, "text": None, "tokenizer": getattr(metadata["tokenizer"], "name_or_path", "")}
+        plain_metadata = {**metadata, "text": None, "tokenizer": getattr(metadata["tokenizer"], "name_or_path", "")}
         with seeded(metadata["seed"]), explained_task_errors(others):
-            loaded = dict(manager_of(others, include_path, theirs).load(others))
+            loaded = dict(manager_of(others, include_path, plain_metadata).load(others))
     if own:
         with explained_task_errors(own):
-            first = ours.load(own)
-        loaded = {part: {**first.get(part, {}), **loaded.get(part, {})} for part in {**first, **loaded}}
+            own_loaded = our_manager.load(own)
+        loaded = {part: {**own_loaded.get(part, {}), **loaded.get(part, {})} for part in {**own_loaded, **loaded}}
     return loaded
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the generators that tasks may draw from when they are loaded, as lm-eval does at seed 0; set them back."""
+    """Seed the generators that tasks may draw from while they load, as lm-eval does; restore them afterwards."""
     import numpy
 
     state, numpy_state = random.getstate(), numpy.random.get_state()
@@ -128,7 +128,7 @@ def seeded(seed: int) -> Iterator[None]:
 def suppress_output() -> Iterator[None]:
     """Hide lm-eval's progress bars, its advice about loaded models, and what its generators print.
 
-    Warnings of this package are given after the block; there they would be hidden with the rest.
+    Warnings of this package are issued after the block; inside it they would be hidden with the rest.
     """
     logger = logging.getLogger("lm_eval")
     level = logger.level

@@ -1,10 +1,10 @@
-"""BERT on images: patches as embeddings, their rows and columns as positions.
+"""BERT on images: patches are embeddings, and their rows and columns are positions.
 
     python examples/bert_images.py            # two minutes on a CPU
 
-Two patches of an image are marked; are they in one row, in one column, or neither? Trained on 6 × 6 patches with no
-positions, with positions in raster order (``rope``) and with rows and columns (``rope_nd``), then tested on images of
-other shapes too, where only rows and columns keep their meaning.
+Two patches of an image are marked: are they in the same row, in the same column, or in neither? Each classifier is
+trained on 6 × 6 patches: without positions, with positions in raster order (``rope``), or with rows and columns
+(``rope_nd``). It is then also tested on images of other shapes, where only rows and columns keep their meaning.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class ImageClassifier(nn.Module):
 
 
 def images(count: int, height: int, width: int, mark: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Noise with two marked patches, their kind, and the positions of all patches; kinds are equally frequent."""
+    """Draw noise images with two marked patches: patches, kind of each image, and coordinates of all patches."""
     kind = torch.randint(0, 3, (count,), generator=draws)
     row, column = (torch.randint(0, side, (count,), generator=draws) for side in (height, width))
     down = torch.randint(1, height, (count,), generator=draws) * (kind != 0)
     right = torch.randint(1, width, (count,), generator=draws) * (kind != 1)
     patches = torch.randn(count, height * width, WIDTH, generator=draws)
-    everyone = torch.arange(count)
-    patches[everyone, row * width + column] += mark
-    patches[everyone, (row + down) % height * width + (column + right) % width] += mark
+    each_image = torch.arange(count)
+    patches[each_image, row * width + column] += mark
+    patches[each_image, (row + down) % height * width + (column + right) % width] += mark
     token = torch.arange(height * width)
     return patches, kind, torch.stack((token // width, token % width))
 
 
 def trained(scheme: str, steps: int, mark: Tensor) -> ImageClassifier:
-    """A classifier after ``steps`` batches of images of the first shape."""
+    """Train a classifier on ``steps`` batches of images of the first shape."""
     torch.manual_seed(0)
     classifier, draws = ImageClassifier(scheme), torch.Generator().manual_seed(1)
     optimiser = torch.optim.AdamW(classifier.parameters(), lr=2e-3)
@@ -78,9 +78,9 @@ def accuracy(classifier: ImageClassifier, height: int, width: int, mark: Tensor)
 
 
 def main() -> None:
-    """Train and measure one classifier a scheme."""
+    """Train and measure one classifier per scheme."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600, help="training batches a scheme (default: 600)")
+    parser.add_argument("--steps", type=int, default=600, help="training batches per scheme (default: 600)")
     steps = parser.parse_args().steps
     mark = 3 * torch.randn(WIDTH, generator=torch.Generator().manual_seed(3))
     print("accuracy; chance is 0.33")

@@ -1,4 +1,4 @@
-"""What several examples share: load a model, read texts, show progress, keep the runs of two folders apart."""
+"""Functions that several examples share: load a model, read texts, show progress, protect the folder of a run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hf_posenc.eval.texts.measured_text import TRAINING, module_text
 from hf_posenc.texts import TextSource
 
 STARTERS = ("llama", "gpt2", "bert")
-FREE = ("output", "out", "resume", "seeds", "save_every", "ways")  # what may change between a run and its continuation
+FREE = ("output", "out", "resume", "seeds", "save_every", "ways")  # options that may change when a run is resumed
 
 
 def run_command(run: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
-    """Run an example, and exit with the message of an error that its caller can put right."""
+    """Run an example; exit with the message of an error that the user can correct, without a traceback."""
     try:
         run(arguments)
     except (PosEncError, OSError) as error:
@@ -32,29 +32,29 @@ def run_command(run: Callable[[argparse.Namespace], None], arguments: argparse.N
 
 
 def load_model(name: str) -> tuple[Any, Any]:
-    """A bundled starter, or a model and its tokenizer from a folder or the Hub."""
+    """Load a model and its tokenizer: a bundled starter, or one from a folder or the Hub."""
     if name in STARTERS:
         return hf_posenc.load_starter(name)  # type: ignore[arg-type]
     return hf_posenc.from_pretrained(name), AutoTokenizer.from_pretrained(name)
 
 
 def read_texts(names: list[str] | None, modules: Sequence[str] = TRAINING) -> TextSource:
-    """The files, folders and datasets of these names, or modules of the standard library."""
+    """Texts from files, folders and datasets; by default modules of the standard library."""
     if names is None:
         return TextSource(tuple(text for name in modules if (text := module_text(name))))
     return TextSource.of_names(names)
 
 
 def doubled_lengths(trained: int, target: int) -> list[int]:
-    """``trained``, doubled while it stays below ``target``, and ``target``."""
+    """Lengths from ``trained`` to ``target``: ``trained``, its doublings below ``target``, and ``target``."""
     return [*(trained * 2**n for n in range(math.ceil(math.log2(target / trained)))), target]
 
 
 def claim_folder(folder: Path, arguments: argparse.Namespace) -> None:
-    """Write the settings of a run into its folder, which belongs to one run and its continuations.
+    """Write the settings of a run into its folder, which belongs to this run alone.
 
     Raises:
-        SystemExit: the folder holds a run that is not continued, or one with other settings.
+        SystemExit: the folder holds a run that is not to be resumed, or one with other settings.
     """
     file = folder / "settings.json"
     settings = {name: value for name, value in vars(arguments).items() if name not in FREE}
@@ -68,14 +68,14 @@ def claim_folder(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def progress_bar() -> Progress:
-    """A line per task: share done, time left and the loss of the step."""
+    """Progress bars with the share done, the time left and the loss of the step."""
     return Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}")
     )
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> str:
-    """Mean ± standard deviation, without values that are missing; a dash where all are."""
+    """Format mean ± standard deviation of the values that are not None; a dash if there are none."""
     known = [value for value in values if value is not None]
     if not known:
         return "–"

@@ -1,4 +1,4 @@
-"""Extend BERT beyond its position table: patch it, then a short run of masked-LM training.
+"""Extend BERT beyond its position table: patch it, then train it briefly on masked tokens.
 
     python examples/extend_bert.py --output runs/bert                      # the bundled starter BERT, minutes on a CPU
     python examples/extend_bert.py --output runs/bert --seeds 0 1 2        # mean and spread
@@ -8,18 +8,18 @@
 
 ``hierarchical``, the default, keeps the table and indexes it by the two digits of a position in base n (scheme
 ``learned_hier``). All layers but the middle one attend to a window as wide as the table, as in pre-training; the
-middle one attends to the whole text, with attention sharpened as that grows (``logn``). ``tiled`` does the same with
-the table repeated. Any other scheme of `hf-posenc list` can be named: ``alibi``, ``rope`` and ``t5`` replace the
-table, and then attention has to be learned anew.
+middle one attends to the whole text, with attention that sharpens with its length (``logn``). ``tiled`` does the same
+with a repeated table. Any other scheme of `hf-posenc list` works too: ``alibi``, ``rope`` and ``t5`` replace the table,
+and attention then has to be learned again.
 
-Measured is the share of masked tokens recalled, the same tokens at every length: from their neighbourhood
-(posenc_mlm), and with a copy of the text they stand in at the far end (posenc_mlm_recall). The unpatched model, at
-the length it was pre-trained on, is the baseline. Each seed has its folder, with checkpoints and the finished model.
+The script measures the share of masked tokens that are recalled, for the same tokens at every length: from their
+neighbourhood (posenc_mlm), and with a copy of their passage at the far end of the text (posenc_mlm_recall). The
+baseline is the unpatched model at its trained length. Each seed has a folder with checkpoints and the finished model.
 Interrupted? Add --resume. To load a model:
 
     hf_posenc.from_pretrained("runs/bert/seed-0")
 
-Copy it, with common.py beside it, and change the rows, the schedule or the report to your own.
+To use other rows, another schedule or another report, copy this script and common.py, and change them.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from hf_posenc.eval.lm.measurable import is_masked
 from hf_posenc.training import METHODS, Training, finetune
 
 TASKS = ("posenc_mlm", "posenc_mlm_recall")
-PASSAGE = (16, 96)  # tokens of a passage that a row holds twice
+PASSAGE = (16, 96)  # shortest and longest passage that a row contains twice, tokens
 Table = tuple[str, dict[str, Any]]
-KEPT: Table = ("learned_hier", {"alpha": 0.1})  # the nearer alpha is to 0, the less the first layer has to learn
-REPEATED: Table = ("learned_interp", {"mode": "tile"})
+HIERARCHICAL: Table = ("learned_hier", {"alpha": 0.1})  # the smaller alpha, the less the first layer has to learn
+TILED: Table = ("learned_interp", {"mode": "tile"})
 Recall = dict[str, dict[int, float]]
 
 
 def main() -> None:
-    """Run, and say in words what the caller can put right."""
+    """Parse the command line and run."""
     run_command(run, parse())
 
 
@@ -65,21 +65,21 @@ def parse() -> argparse.Namespace:
         "--scheme", default="hierarchical", help="hierarchical, tiled, or any of `hf-posenc list` (default: the first)"
     )
     parser.add_argument("--factor", type=float, default=4.0, help="target length / trained length (default: 4)")
-    parser.add_argument("--length", type=int, help="tokens a training row (default: the target length)")
+    parser.add_argument("--length", type=int, help="tokens per training row (default: the target length)")
     parser.add_argument("--steps", type=int, default=300, help="optimiser steps (default: 300)")
-    parser.add_argument("--batch", type=int, default=2, help="rows a step (default: 2)")
+    parser.add_argument("--batch", type=int, default=2, help="rows per step (default: 2)")
     parser.add_argument(
-        "--learning-rate", type=float, default=3e-4, help="peak (default: 3e-4; a new scheme wants 1e-3)"
+        "--learning-rate", type=float, default=3e-4, help="peak (default: 3e-4; use 1e-3 if the table is replaced)"
     )
     parser.add_argument("--method", choices=sorted(METHODS), default="full", help="what is trained (default: full)")
     parser.add_argument(
         "--copies", type=float, default=0.5, help="share of rows with one passage at both ends (default: 0.5)"
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each (default: 0)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run for each seed (default: 0)")
     parser.add_argument(
         "--text", nargs="+", help="training texts: files, folders or hub:NAME (default: standard library)"
     )
-    parser.add_argument("--held-out", nargs="+", help="texts to measure on (default: likewise, other modules)")
+    parser.add_argument("--held-out", nargs="+", help="texts to measure on (default: other modules)")
     parser.add_argument("--samples", type=int, default=64, help="windows of held-out text at each length (default: 64)")
     parser.add_argument("--output", type=Path, required=True, help="folder of models and results")
     parser.add_argument("--resume", action="store_true", help="resume the run in --output")
@@ -90,7 +90,7 @@ def parse() -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the unpatched model, extend it once a seed, report."""
+    """Measure the unpatched model, extend it once per seed, and report."""
     claim_folder(arguments.output, arguments)
     model, tokenizer = load(arguments.model)
     length = model.config.max_position_embeddings
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def load(name: str) -> tuple[Any, Any]:
-    """The starter, or a masked language model and its tokenizer from a folder or the Hub."""
+    """Load a masked language model and its tokenizer."""
     model, tokenizer = load_model(name)
     if not is_masked(model):
         raise SystemExit(f"{name} is a {type(model).__name__}, which predicts no masked tokens. Name a …ForMaskedLM.")
@@ -113,24 +113,29 @@ def load(name: str) -> tuple[Any, Any]:
 
 
 def patched(model: Any, scheme: str, factor: float) -> Any:
-    """The model under a scheme; of the two that keep the table, with windows in all layers but the middle one."""
-    table = {"hierarchical": KEPT, "tiled": REPEATED}.get(scheme)
+    """Patch the model; a scheme that keeps the table gets windows in all layers but the middle one."""
+    table = {"hierarchical": HIERARCHICAL, "tiled": TILED}.get(scheme)
     if table is None:
         return hf_posenc.patch_model(model, scheme, factor=factor)
-    window = ("window", {"size": model.config.max_position_embeddings // 2})  # so many to each side
+    window = ("window", {"size": model.config.max_position_embeddings // 2})  # tokens to each side
     middle = str(model.config.num_hidden_layers // 2)
     return hf_posenc.patch_model(model, [table, window], factor=factor, layers={middle: [table, "logn"]})
 
 
 def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace) -> tuple[Recall, float]:
-    """Patch, train, measure; or what an earlier call found. With the seconds of processor time that training took."""
+    """Patch, train and measure the model; a finished seed is read from its folder.
+
+    Returns:
+        The recall by task and length, and the processor time of training in seconds.
+    """
     folder = arguments.output / f"seed-{seed}"
     done = folder / "recall.json"
     if done.exists():
-        found = json.loads(done.read_text(encoding="utf-8"))
-        return {name: {int(n): v for n, v in line.items()} for name, line in found["recall"].items()}, found["seconds"]
+        stored = json.loads(done.read_text(encoding="utf-8"))
+        by_task = {task: {int(n): v for n, v in line.items()} for task, line in stored["recall"].items()}
+        return by_task, stored["seconds"]
     model, tokenizer = load(arguments.model)
-    torch.manual_seed(seed)  # schemes with parameters draw them
+    torch.manual_seed(seed)  # for schemes that draw parameters at random
     print(hf_posenc.describe(patched(model, arguments.scheme, arguments.factor)))
     training = Training(
         length=arguments.length or target, steps=arguments.steps, method=arguments.method, batch=arguments.batch,
@@ -148,15 +153,15 @@ def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace)
         )  # fmt: skip
     seconds = time.process_time() - started
     lengths = doubled_lengths(length, target)
-    found = recall(tuned.model, tokenizer, lengths, target, arguments)
-    write_json(done, {"recall": found, "seconds": seconds})
-    return found, seconds
+    by_task = recall(tuned.model, tokenizer, lengths, target, arguments)
+    write_json(done, {"recall": by_task, "seconds": seconds})
+    return by_task, seconds
 
 
 class Rows(Dataset):
-    """Pieces of text between the tokens that open and close one; row ``n`` is the same in every run of a seed.
+    """Training rows: pieces of text between special tokens; row ``n`` is the same in every run with a seed.
 
-    In a share of the rows the last passage stands at the front as well: what is masked there can be looked up.
+    In a share of the rows, the last passage also stands at the front, so that its masked tokens can be looked up there.
     """
 
     def __init__(self, tokenizer: Any, texts: Sequence[str], length: int, count: int, copies: float, seed: int) -> None:
@@ -179,13 +184,13 @@ class Rows(Dataset):
         return {"input_ids": torch.cat([self.edges[0], passage, between, passage, self.edges[1]])}
 
     def piece(self, length: int, draw: random.Random) -> Tensor:
-        """So many tokens from anywhere."""
+        """``length`` tokens from a random place of the text."""
         start = draw.randrange(len(self.tokens) - length + 1)
         return self.tokens[start : start + length]
 
 
 def recall(model: Any, tokenizer: Any, lengths: list[int], target: int, arguments: argparse.Namespace) -> Recall:
-    """Share of masked tokens recalled, by task and length; the same tokens whatever ``lengths`` are."""
+    """Share of masked tokens that are recalled, by task and length; the masks do not depend on ``lengths``."""
     rows = evaluate(
         model, tokenizer, tasks=TASKS, lengths=lengths, longest=target, samples=arguments.samples,
         text=arguments.held_out,
@@ -198,11 +203,11 @@ def recall(model: Any, tokenizer: Any, lengths: list[int], target: int, argument
 def report(
     arguments: argparse.Namespace, length: int, target: int, measured: dict[str, Recall], seconds: dict[str, float]
 ) -> None:
-    """Print a table of mean and spread over seeds, and write it and all numbers."""
+    """Print a table of mean and deviation over seeds; write the table and all numbers."""
     seeds = [name for name in measured if name != "unpatched"]
     lines = [
         f"{arguments.scheme}, {arguments.steps} steps of {arguments.batch} × {arguments.length or target} tokens, "
-        f"{mean(seconds.values()):.0f} s of processor time a seed; masked tokens recalled, mean ± deviation of "
+        f"{mean(seconds.values()):.0f} s of processor time per seed; masked tokens recalled, mean ± deviation of "
         f"{len(seeds)} seed{'s' * (len(seeds) > 1)}",
         "",
         f"| | unpatched, {length} | " + " | ".join(f"{n}" for n in measured[seeds[0]][TASKS[0]]) + " |",
@@ -221,9 +226,9 @@ def report(
     write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
 
 
-def in_words(found: Recall) -> str:
-    """Recall in one line."""
-    return "; ".join(f"{task} " + ", ".join(f"{n}: {v:.3f}" for n, v in line.items()) for task, line in found.items())
+def in_words(by_task: Recall) -> str:
+    """Format recall in one line."""
+    return "; ".join(f"{task} " + ", ".join(f"{n}: {v:.3f}" for n, v in line.items()) for task, line in by_task.items())
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@
     python examples/finetune_lora.py --model HuggingFaceTB/SmolLM2-135M --scheme yarn --factor 4 --text book.txt \\
         --held-out other.txt --steps 200 --learning-rate 2e-4 --gradient-checkpointing --bf16 --output runs/smol
 
-Beside the LoRA matrices, norms and embeddings are trained. Measured is the loss of the same last tokens of held-out
-text after 1×, 2×, 4× … the trained length: of the unpatched model, patched, and trained. Adaptation to the text lowers
-the loss at every length, so the last column is the trained model's loss minus its own at 1×. Each seed has its folder,
-with checkpoints, the curve and the finished adapter, its scheme beside it; above them lie results.md, results.json
-and curve.png. Interrupted? Add --resume. To load an adapter:
+Norms and embeddings are trained together with the LoRA matrices. The script measures the loss of the same last tokens
+of held-out text after 1×, 2×, 4× … the trained length: unpatched, patched, and trained. Training on similar text lowers
+the loss at every length, so the last column is the trained model's loss minus its own loss at 1×. Each seed has a
+folder with checkpoints, the loss curve and the finished adapter with its scheme. The folder above has results.md,
+results.json and curve.png. Interrupted? Add --resume. To load an adapter:
 
     hf_posenc.from_pretrained(MODEL, peft_adapter="runs/lora/seed-0")
 """
@@ -49,7 +49,7 @@ Curve = Sequence[LossPoint]
 
 
 def main() -> None:
-    """Run, and say in words what the caller can put right."""
+    """Parse the command line and run."""
     run_command(run, parser().parse_args())
 
 
@@ -60,16 +60,16 @@ def parser() -> argparse.ArgumentParser:
     add("--model", default="llama", help="a starter's name, a folder or a Hub name (default: %(default)s)")
     add("--scheme", default="dca", help="see `hf-posenc list` (default: %(default)s)")
     add("--factor", type=float, default=8.0, help="target length / trained length (default: %(default)s)")
-    add("--length", type=int, help="tokens a training row (default: the target length)")
+    add("--length", type=int, help="tokens per training row (default: the target length)")
     add("--steps", type=int, default=40, help="optimiser steps (default: %(default)s)")
-    add("--batch", type=int, default=1, help="rows a step (default: %(default)s)")
+    add("--batch", type=int, default=1, help="rows per step (default: %(default)s)")
     add("--method", choices=sorted(METHODS), default="lora", help="what is trained (default: %(default)s)")
-    add("--learning-rate", type=float, default=1e-3, help="peak; large models want less (default: %(default)s)")
-    add("--rank", type=int, default=16, help="of the LoRA matrices (default: %(default)s)")
-    add("--seeds", type=int, nargs="+", default=[0], help="one run each (default: 0)")
+    add("--learning-rate", type=float, default=1e-3, help="peak; lower for large models (default: %(default)s)")
+    add("--rank", type=int, default=16, help="rank of the LoRA matrices (default: %(default)s)")
+    add("--seeds", type=int, nargs="+", default=[0], help="one run for each seed (default: 0)")
     add("--text", nargs="+", help="training texts: files, folders, hub:NAME:SPLIT (default: standard library sources)")
-    add("--held-out", nargs="+", help="texts to measure on (default: likewise, others)")
-    add("--output", type=Path, required=True, help="folder of what is trained and of results")
+    add("--held-out", nargs="+", help="texts to measure on (default: other standard library sources)")
+    add("--output", type=Path, required=True, help="folder for adapters and results")
     add("--resume", action="store_true", help="resume the run in --output")
     add("--save-every", type=int, default=20, help="steps between checkpoints (default: %(default)s)")
     add("--eval-every", type=int, default=10, help="steps between measurements (default: %(default)s)")
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the unpatched model, train once a seed, report."""
+    """Measure the unpatched model, train one adapter per seed, and report."""
     model, tokenizer = load_model(arguments.model)
     hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
     lengths = doubled_lengths(*lengths_of(model))
@@ -90,19 +90,20 @@ def run(arguments: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def losses(model: Any, tokenizer: Any, texts: TextSource, lengths: Sequence[int]) -> dict[int, float]:
-    """Nats/token by length, of the very tokens that training measures; a table of positions ends at the first."""
+    """Loss in nats/token by length, on the windows that training measures too."""
     windows = held_out_windows(tokenise(tokenizer, texts.documents()), lengths, count=WINDOWS)
-    found = {}
+    by_length = {}
+    # A model with a position table cannot read beyond its trained length.
     for length in lengths if hasattr(model.config, "rope_parameters") else lengths[:1]:
-        rows = (windows[str(length)][number] for number in range(WINDOWS))
-        found[length] = mean(model(**{k: v[None].to(model.device) for k, v in row.items()}).loss.item() for row in rows)
-    return found
+        rows = ({k: v[None].to(model.device) for k, v in windows[str(length)][n].items()} for n in range(WINDOWS))
+        by_length[length] = mean(model(**row).loss.item() for row in rows)
+    return by_length
 
 
 def one_seed(seed: int, lengths: Sequence[int], arguments: argparse.Namespace) -> Curve:
-    """Patch, train, measure on the way."""
+    """Patch the model, train it, and return the loss curve."""
     model, tokenizer = load_model(arguments.model)
-    torch.manual_seed(seed)  # schemes with parameters draw them
+    torch.manual_seed(seed)  # for schemes that draw parameters at random
     hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
     training = Training(
         length=arguments.length or max(lengths), steps=arguments.steps, method=arguments.method, batch=arguments.batch,
@@ -120,7 +121,7 @@ def one_seed(seed: int, lengths: Sequence[int], arguments: argparse.Namespace) -
 
 
 def report(arguments: argparse.Namespace, unpatched: dict[int, float], curves: Sequence[Curve]) -> None:
-    """Print a table of mean and deviation over seeds; write it, all numbers, and the curve."""
+    """Print a table of mean and deviation over seeds; write the table, all numbers, and a plot of the loss curve."""
     measured = [[point for point in curve if point.held_out] for curve in curves]
     trained = min(unpatched)
     rows: list[dict[str, Any]] = []
@@ -149,7 +150,7 @@ def report(arguments: argparse.Namespace, unpatched: dict[int, float], curves: S
 
 
 def difference(last: Sequence[LossPoint], length: int, trained: int) -> tuple[float, float] | None:
-    """Loss at a length minus that at the trained length, of the same tokens: mean over seeds, interval over windows."""
+    """Loss at a length minus loss at the trained length, of the same tokens, with the half-width of its interval."""
     if length == trained:
         return None
     seeds = [zip(point.windows[length], point.windows[trained], strict=True) for point in last]
@@ -157,7 +158,7 @@ def difference(last: Sequence[LossPoint], length: int, trained: int) -> tuple[fl
 
 
 def line(row: dict[str, Any]) -> str:
-    """One length of the table."""
+    """Format one length of the table."""
     unpatched = "–" if row["unpatched"] is None else f"{row['unpatched']:.3f}"
     spread = "" if row["spread"] is None else f" ± {row['spread']:.3f}"
     difference = "" if row["difference"] is None else "{:+.3f} ± {:.3f}".format(*row["difference"])

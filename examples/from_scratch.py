@@ -1,4 +1,4 @@
-"""One budget, many schemes: tiny models that differ in position only, trained from random weights, tested beyond.
+"""Train tiny models from random weights that differ only in their positional scheme, and test them on longer inputs.
 
     python examples/from_scratch.py --task text --output runs/text            # minutes on a CPU
     python examples/from_scratch.py --task copy --seeds 0 1 2 --output runs/copy
@@ -6,17 +6,17 @@
 
 text      the standard library's source, byte by byte: loss of the same last bytes after 1× … 4× the trained length
           ("train short, test long": Press, Smith, Lewis 2021, arXiv:2108.12409)
-copy      a string of digits and the same again: share of strings without a mistake, by their length
+copy      a string of digits, then the same string again: share of strings without a mistake, by length
 addition  two binary numbers and their sum, lowest digit first: share of sums without a mistake, by digits
-          (both after Kazemnejad et al. 2023, arXiv:2305.19466, who find models without positions ahead)
+          (both after Kazemnejad et al. 2023, arXiv:2305.19466, who find that models without positions do best)
 
-All are GPT-2s of one width, depth and vocabulary that start from the same weights and read the same rows in the same
-order; schemes that add parameters have more of them. ``learned`` is GPT-2's own table, which ends with the
-trained length. Each scheme and seed is a cell with a folder of its own; run the command again and what is finished is
-not repeated. Written are results.md, results.json and, with matplotlib, a plot.
+All models are GPT-2s of equal width, depth and vocabulary. They start from the same weights and read the same rows in
+the same order; a scheme may add parameters of its own. ``learned`` is GPT-2's own table, which ends at the trained
+length. Each scheme and seed has a folder; if you run the command again, finished ones are not repeated. The script
+writes results.md, results.json and, with matplotlib, a plot.
 
-The tasks and the models are those of `examples/findings`; here they are
-trained by `hf_posenc.training.finetune`, with a budget and schemes of your choice.
+Tasks and models are those of `examples/findings`. Here `hf_posenc.training.finetune` trains them, with a budget and
+schemes of your choice.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BUDGETS = {
 
 
 def main() -> None:
-    """Run, and say in words what the caller can put right."""
+    """Parse the command line and run."""
     run_command(run, parse())
 
 
@@ -69,8 +69,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--schemes", nargs="+", default=SCHEMES, metavar="SCHEME[:OPTION=VALUE,…]", help=f"default: {' '.join(SCHEMES)}"
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of weights and rows (default: 0)")
-    parser.add_argument("--output", type=Path, required=True, help="folder of cells and results")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of weights and rows (default: 0)")
+    parser.add_argument("--output", type=Path, required=True, help="folder for models' results and the report")
     for name in ("steps", "batch", "trained", "width", "layers"):
         parser.add_argument(f"--{name}", type=int, help=f"default: {defaults(name)}")
     parser.add_argument("--learning-rate", type=float, help=f"peak; default: {defaults('learning_rate')}")
@@ -79,12 +79,12 @@ def parse() -> argparse.Namespace:
 
 
 def defaults(name: str) -> str:
-    """What an option is left at, by task."""
+    """Default of an option for each task, as text."""
     return ", ".join(f"{getattr(budget, name)} ({task})" for task, budget in BUDGETS.items())
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fill the cells that are empty, then report all."""
+    """Train and measure every scheme with every seed, then report."""
     chosen = {
         name: value for name, value in vars(arguments).items() if name in TrainingBudget.__annotations__ and value
     }
@@ -105,18 +105,18 @@ def run(arguments: argparse.Namespace) -> None:
 def cell(
     arguments: argparse.Namespace, budget: TrainingBudget, entry: Entry, seed: int, progress: Any
 ) -> dict[str, Any]:
-    """One scheme and seed: trained and measured, or read from its folder.
+    """Train and measure one scheme with one seed, or read the result from its folder.
 
     Raises:
-        SystemExit: the folder holds a cell of another budget.
+        SystemExit: the folder holds a result of another task or budget.
     """
     file = arguments.output / re.sub(r"[^\w.=+-]", "_", entry.label) / f"seed-{seed}" / "cell.json"
     settings = json.loads(json.dumps({"task": arguments.task, **entry.settings(), **asdict(budget)}))
     if file.exists():
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found["settings"] != settings:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        if stored["settings"] != settings:
             raise SystemExit(f"{file} is of another task or budget. Choose another --output.")
-        return found
+        return stored
     task = TASKS[arguments.task](budget, seed)
     started = time.process_time()
     model = tiny_model(task, entry, seed)
@@ -124,21 +124,21 @@ def cell(
         length=task.longest, steps=budget.steps, method="full", batch=budget.batch, learning_rate=budget.learning_rate,
         seed=seed, chunked_loss=False,
     )  # fmt: skip
-    # Ready rows need no tokenizer.
+    # The rows of a task are token ids already, so no tokenizer is needed.
     tuned = finetune(model, None, task, training, progress=progress)  # type: ignore[arg-type]
-    found = {
+    result = {
         "settings": settings, "seconds": time.process_time() - started,
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "loss": mean(point.loss for point in tuned.curve[-50:] if point.loss is not None),
         "measured": {str(n): measured(tuned.model, task, n) for n in budget.asked},
     }  # fmt: skip
-    write_json(file, found)
-    return found
+    write_json(file, result)
+    return result
 
 
 @torch.no_grad()
 def measured(model: Any, task: Task, length: int) -> float | None:
-    """The task's measure at a length; None where the scheme does not reach it."""
+    """Score of the task at a length; None if the scheme is not defined at this length."""
     rows = task.questions(length)
     try:
         logits = torch.cat([model(input_ids=part).logits for part in rows["input_ids"].split(16)])
@@ -148,9 +148,9 @@ def measured(model: Any, task: Task, length: int) -> float | None:
 
 
 def report(arguments: argparse.Namespace, budget: TrainingBudget, cells: dict[tuple[str, int], dict[str, Any]]) -> None:
-    """Print a table of mean and spread over seeds; write it, all numbers and a picture."""
+    """Print a table of mean and deviation over seeds; write the table, all numbers and a plot."""
     task = TASKS[arguments.task]
-    seconds = sum(found["seconds"] for found in cells.values())
+    seconds = sum(result["seconds"] for result in cells.values())
     lines = [
         f"{arguments.task}: {task.measure}, by {task.unit} (trained on up to {budget.trained}); "
         f"{budget.steps} steps of {budget.batch} rows, width {budget.width}, {budget.layers} layers, "
@@ -170,7 +170,7 @@ def report(arguments: argparse.Namespace, budget: TrainingBudget, cells: dict[tu
     write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
     write_json(
         arguments.output / "results.json",
-        [{"scheme": scheme, "seed": seed, **found} for (scheme, seed), found in cells.items()],
+        [{"scheme": scheme, "seed": seed, **result} for (scheme, seed), result in cells.items()],
     )
     try:
         picture(arguments.output / "picture.png", budget, task, table)
@@ -180,7 +180,7 @@ def report(arguments: argparse.Namespace, budget: TrainingBudget, cells: dict[tu
 
 
 def picture(path: Path, budget: TrainingBudget, task: type[Task], table: dict[str, list[list[float | None]]]) -> None:
-    """Mean over seeds against length, one line a scheme.
+    """Plot the mean over seeds against length, one line per scheme.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -204,7 +204,7 @@ def picture(path: Path, budget: TrainingBudget, task: type[Task], table: dict[st
 
 
 def present(values: Sequence[float | None]) -> list[float]:
-    """The values there are."""
+    """The values that are not None."""
     return [value for value in values if value is not None]
 
 

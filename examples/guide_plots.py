@@ -1,9 +1,9 @@
-"""Plots of your own, in one file: four of the guide. Three draw schemes with codes, one rotations by coordinates.
+"""Write plots of your own in one file: four plots of the guide. Three draw added codes, one rotations by coordinates.
 
     hf-posenc show binary sinusoidal --picture path --import examples/guide_plots.py --out path.png
 
-A plot is a subclass of `Plot` and the decorator. `shows` says which schemes it draws, `numbers` computes what is drawn,
-and `draw` draws it with matplotlib; `Lines` has one that draws lines.
+A plot is a subclass of `Plot` with the decorator. `shows` says which schemes it can draw, `numbers` computes the data,
+and `draw` draws it with matplotlib; the base class `Lines` has a `draw` for lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hf_posenc.insight.plots.registry import position_range
 
 LENGTH = 100
 SIDE = 15  # patches of an image
-TIED = 1e-6  # relative difference of two widths that is rounding
+TIED = 1e-6  # relative difference up to which two singular values count as equal
 GOLDEN = math.pi * (3 - math.sqrt(5))  # gives every channel a clearly different direction
 
 
@@ -128,16 +128,16 @@ def path(target: Target, length: int) -> tuple[Tensor, tuple[float, float]]:
 
 
 def among_ties(towards: Tensor, size: Tensor, directions: Tensor, which: int, before: Tensor | None = None) -> Tensor:
-    """A unit vector among the directions as wide as one of them: that which leans most ``towards`` a fixed one.
+    """Unit vector in the span of all directions with the same variance as number ``which``, closest to ``towards``.
 
-    Codes may have equal variance in many directions (binary digits do), and then the choice is arbitrary; so is the
-    sign of a single one.
+    Codes may have equal variance in many directions (binary digits do); the choice among them, and the sign of a single
+    one, would otherwise be arbitrary. The vector is orthogonal to ``before``.
     """
     tied = directions[(size - size[min(which, len(size) - 1)]).abs() <= TIED * size[0]]
-    found = tied.T @ (tied @ towards)
+    direction = tied.T @ (tied @ towards)
     if before is not None:
-        found = found - before * (before @ found)
-    return found / found.norm().clamp(min=1e-12)
+        direction = direction - before * (before @ direction)
+    return direction / direction.norm().clamp(min=1e-12)
 
 
 @register_plot
@@ -163,18 +163,18 @@ class Grid(Maps):
 
 
 def patch_scores(target: Target, height: int, width: int, row: int, column: int) -> Tensor:
-    """Logits of one patch of an image with all others, seen or not, ``[height, width]``, of the first head.
+    """Logits of one patch of an image with all patches, masked or not, for the first head, ``[height, width]``.
 
-    For a scheme with coordinates, the last two are row and column and any before them 0; another numbers the patches
-    line by line, as a text.
+    For a scheme with coordinates, the last two are row and column, and all others are 0. Any other scheme numbers the
+    patches row by row, like a text.
     """
     number = torch.arange(height * width)
-    given = None
+    coordinates = None
     if getattr(target.scheme.rotation(), "axes", None) is not None:
         count = target.scheme.coordinates(position_range(1), None).shape[-1]
-        given = torch.zeros(1, height * width, count, dtype=torch.long)
-        given[0, :, -1] = number % width
+        coordinates = torch.zeros(1, height * width, count, dtype=torch.long)
+        coordinates[0, :, -1] = number % width
         if count > 1:
-            given[0, :, -2] = number // width
-    found = pair_scores.logits(pair_scores.call_of(target, height * width, coordinates=given))
-    return found[0, 0, row * width + column].view(height, width)
+            coordinates[0, :, -2] = number // width
+    logits = pair_scores.logits(pair_scores.call_of(target, height * width, coordinates=coordinates))
+    return logits[0, 0, row * width + column].view(height, width)

@@ -1,4 +1,4 @@
-"""Muon for many small models at once: their matrices of one shape are orthogonalised together."""
+"""Muon for many small models at once: all matrices of equal shape are orthogonalised together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Muon:
-    """`torch.optim.Muon` without decay, its learning rate matched to AdamW's; matrices of one shape together.
+    """`torch.optim.Muon` without weight decay, with a learning rate matched to AdamW's, for batches of matrices.
 
     Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; the rate: Liu et al. 2025, arXiv:2502.16982, §2.2.
     """

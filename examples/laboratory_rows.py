@@ -4,16 +4,16 @@ text        windows of the standard library's source
 copy        random tokens, repeated until the row ends
 pairs       random tokens, then some of them again, each with the one that followed it
 statements  a few needles in random order, over and over: each repeat is an answer
-questions   several questions about one text, in the words of the tasks: more answers a row than the tasks have
-links       statements about names and nothing else, and all their chains: several times as many answers again
-lists       the same of things and their codes, in the order asked or in that of the text
-people      the same of people and their towns
-rankings    the same of words and how often they come
+questions   several questions about one text, in the words of the tasks: more answers per row than in the tasks
+links       only statements about names, and all their chains: several times as many answers again
+lists       only things and their codes, asked for in the order of the text or another
+people      only people and their towns
+rankings    only words and how often they occur
 tasks       prompts of the harness's own generators with their answers, from seeds that the harness does not use
 
-Every row is `LENGTH` tokens, or as many as are asked for, and as many weights: the loss counts text and copies once,
-the first two tokens of an answer, which must be chosen, `CHOICE` times, the rest of it `ANSWER` times, pairs `PAIR`
-times, and prompts `PROMPT` times.
+Every row has `LENGTH` tokens (or ``length``) and a weight for each. Text and copies have weight 1. The first two tokens
+of an answer, which must be chosen, have weight `CHOICE`, its other tokens `ANSWER`; pairs have `PAIR`, prompts
+`PROMPT`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPECIAL = ("<|endoftext|>", "<pad>")
 END, PAD = range(len(SPECIAL))
 CHOICE, ANSWER, PAIR, PROMPT = 10.0, 5.0, 3.0, 0.1
 ALPHABET = 1000
-"""Distinct tokens of random strings, as the harness's tasks have."""
+"""Number of distinct tokens of random strings, as in the harness's tasks."""
 
 Row = tuple[list[int], list[float]]
 
@@ -57,7 +57,7 @@ MIXES = {
         "people": 0.03, "questions": 0.12,
     },
 }  # fmt: skip
-"""Which share of the rows is of each kind, the rest being tasks. The later ones are for trainings that go on."""
+"""Share of the rows of each kind; the other rows are tasks. Mixes 2 to 5 are for later stages of training."""
 
 C, V = f"[{CONSONANTS}]", f"[{VOWELS}]"
 FIRST = f"[{CONSONANTS}{CONSONANTS.upper()}]"
@@ -67,11 +67,11 @@ COINED = (
     rf"|(?<=\b{FIRST}{V}{C}{V}){C}{V}(?={C}\b)"
     rf"|(?<=\b{FIRST}{V}{C}{V}{C}{V}){C}\b"
 )
-"""The syllables of an invented word."""
+"""Pattern of the syllables of an invented word."""
 
 
 def trained_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """Byte-level BPE that reads digits one by one and invented words as four syllables: all keys are equally long."""
+    """Byte-level BPE with single digits and four syllables per invented word, so that all keys have equal length."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -105,7 +105,7 @@ class Rows:
         }  # fmt: skip
 
     def row(self, rng: random.Random, progress: float) -> Row:
-        """A row at a share of the training; short prompts come first, several in a row."""
+        """Draw a row at a share ``progress`` of the training; early rows hold several short prompts."""
         shares = self.mix | ({"statements": 0.25} if progress < 0.15 else {})
         share = rng.random()
         for kind, of_rows in shares.items():
@@ -119,7 +119,7 @@ class Rows:
         return self.stream[start : start + self.length], [1.0] * self.length
 
     def copy(self, rng: random.Random) -> Row:
-        """Random tokens and the same again; in a third of the rows of few tokens, which recur within it."""
+        """A random string, repeated; in 30 % of the rows from a small alphabet, so that tokens recur within it."""
         size = rng.randint(4, self.length // 2)
         alphabet = self.alphabet if rng.random() < 0.7 else rng.sample(self.alphabet, rng.randint(8, 64))
         string = [rng.choice(alphabet) for _ in range(size)]
@@ -138,43 +138,43 @@ class Rows:
         return row[: self.length], weights[: self.length]
 
     def statements(self, rng: random.Random) -> Row:
-        """A few needles, then one of them after the other at random until the row is full."""
-        few = [self.tokenizer.encode(" " + statement(rng)).ids for _ in range(rng.randint(2, 6))]
-        row = [END, *(token for ids in few for token in ids)]
+        """A few needles, then random repetitions of them until the row is full."""
+        needles = [self.tokenizer.encode(" " + statement(rng)).ids for _ in range(rng.randint(2, 6))]
+        row = [END, *(token for ids in needles for token in ids)]
         weights = [PROMPT] * len(row)
         while len(row) < self.length:
-            again = rng.choice(few)
-            row += again
-            weights += [1.0] * len(again)
+            needle = rng.choice(needles)
+            row += needle
+            weights += [1.0] * len(needle)
         return row[: self.length], weights[: self.length]
 
     def questions(self, rng: random.Random) -> Row:
-        """Short texts, each with all its questions in random order, as many as fit of a few tries."""
+        """Short texts, each with all its questions in random order; of six tries, as many as fit."""
         row: list[int] = []
         weights: list[float] = []
         for _ in range(6):
             text, asked = rng.choice(QUESTIONED)(rng)
             ids = self.tokenizer.encode(text).ids
-            counted = [PROMPT] * len(ids)
+            text_weights = [PROMPT] * len(ids)
             for question, answers in rng.sample(asked, len(asked)):
-                ids += (more := self.tokenizer.encode(question).ids)
-                counted += [PROMPT] * len(more)
-                more, weighed = self.weighed(answers)
-                ids += more
-                counted += weighed
+                ids += (question_ids := self.tokenizer.encode(question).ids)
+                text_weights += [PROMPT] * len(question_ids)
+                answer_ids, answer_weights = self.weighed(answers)
+                ids += answer_ids
+                text_weights += answer_weights
             if len(row) + len(ids) < self.length:
                 row += [*ids, END]
-                weights += [*counted, PROMPT]
+                weights += [*text_weights, PROMPT]
         return self.filled(row, weights, rng)
 
     def terse(self, draw: Callable[[random.Random], tuple[str, list[Asked]]], rng: random.Random) -> Row:
-        """A text for every `LENGTH` tokens, of which it takes most, and all that can be asked about it, in a word."""
+        """One text for every `LENGTH` tokens, with short forms of all questions about it and their answers."""
         row: list[int] = []
         weights: list[float] = []
         for _ in range(self.length // LENGTH):
-            ids, counted = self.with_answers(*draw(rng))
+            ids, text_weights = self.with_answers(*draw(rng))
             row += ids
-            weights += counted
+            weights += text_weights
         return self.filled(row[: self.length], weights[: self.length], rng)
 
     def rankings(self, rng: random.Random) -> Row:
@@ -182,30 +182,30 @@ class Rows:
         row: list[int] = []
         weights: list[float] = []
         while True:
-            ids, counted = self.with_answers(*ranking(rng))
+            ids, text_weights = self.with_answers(*ranking(rng))
             if len(row) + len(ids) > self.length:
                 return self.filled(row, weights, rng)
             row += ids
-            weights += counted
+            weights += text_weights
 
     def with_answers(self, text: str, asked: Sequence[Asked]) -> Row:
-        """A text, and questions with their answers, each up to a full stop."""
+        """A text, then questions with their answers; each answer ends with a full stop."""
         row = [END, *self.tokenizer.encode(" " + text).ids]
         weights = [PROMPT] * len(row)
         for question, answers in asked:
-            ids, (answer, counted) = self.tokenizer.encode(question).ids, self.weighed(answers)
+            ids, (answer, answer_weights) = self.tokenizer.encode(question).ids, self.weighed(answers)
             row += [*ids, *answer, *self.tokenizer.encode(".").ids]
-            weights += [PROMPT] * len(ids) + counted + [ANSWER]
+            weights += [PROMPT] * len(ids) + answer_weights + [ANSWER]
         return row, weights
 
     def filled(self, row: list[int], weights: list[float], rng: random.Random) -> Row:
-        """A row with text in what is left of it."""
+        """Fill the rest of a row with text."""
         left = self.length - len(row)
         start = rng.randrange(len(self.stream) - self.length)
         return row + self.stream[start : start + left], weights + [PROMPT] * left
 
     def tasks(self, rng: random.Random, progress: float) -> Row:
-        """Prompts with answers until the row is full; later ones take up to all of it."""
+        """Prompts with answers until the row is full; later in training, a prompt may fill the whole row."""
         row: list[int] = []
         weights: list[float] = []
         while (room := self.length - len(row)) > 60:
@@ -218,25 +218,25 @@ class Rows:
         return self.filled(row, weights, rng)
 
     def task(self, rng: random.Random, room: int) -> Row:
-        """One prompt of at most ``room`` tokens with its answer; nothing where none of a few tries fits."""
+        """One prompt of at most ``room`` tokens with its answer; empty if none of four tries fits."""
         tries = (self.answered(rng.choice(TASKS)(rng), room) for _ in range(4))
         return next((row for row in tries if row[0]), ([], []))
 
     def weighed(self, answers: Sequence[str]) -> Row:
-        """Answers as they continue a question; where one begins, what it is must be chosen, and the rest copied."""
+        """Answers as they continue a question; the first tokens of each must be chosen, the others only copied."""
         ids: list[int] = []
         weights: list[float] = []
         for answer in answers:
             if ids:
                 ids += self.tokenizer.encode(",").ids
                 weights.append(ANSWER)
-            more = self.tokenizer.encode(f" {answer}").ids
-            ids += more
-            weights += [CHOICE] * 2 + [ANSWER] * (len(more) - 2)
+            answer_ids = self.tokenizer.encode(f" {answer}").ids
+            ids += answer_ids
+            weights += [CHOICE] * 2 + [ANSWER] * (len(answer_ids) - 2)
         return ids, weights
 
     def answered(self, exercise: Any, room: int) -> Row:
-        """A prompt with the most filler that fits, its answer and the closing token; nothing where none fits."""
+        """A prompt with as much filler as fits, its answer and the end token; empty if the prompt does not fit."""
         answer, weights = self.weighed(exercise.answers)
         limit = room - len(answer) - 1
         units, prompt = 0, self.tokenizer.encode(exercise.prompt(0)).ids
@@ -251,7 +251,7 @@ class Rows:
         return [*prompt, *answer, END], [PROMPT] * len(prompt) + weights + [PROMPT]
 
     def batches(self, size: int, first: int, last: int, order: int, *, short_first: bool = True) -> Iterator[list[Row]]:
-        """The batches from ``first`` to before ``last``."""
+        """Yield the batches from ``first`` to before ``last``."""
         for step in range(first, last):
             rng = random.Random(f"{order}-{step}")
             progress = step / last if short_first else 1.0

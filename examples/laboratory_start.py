@@ -1,14 +1,14 @@
-"""Starting weights of the laboratory models: an induction circuit, which minutes of training are too short to find.
+"""Starting weights of the laboratory models: an induction circuit, which a few minutes of training would not find.
 
-layer 0       head i of the first half reads the token i + 1 before         x_t + Σ_i P^i x_{t−i}
-layers 1, 2   heads of the last half look for the same tokens before, and copy what came after them:
+layer 0       head i of the first half reads the token i + 1 positions before         x_t + Σ_i P^i x_{t−i}
+layers 1, 2   heads of the last half look for earlier occurrences of the same tokens, and copy what came after them:
               q = U h_t,  k = U Pᵀ h_s,  output V Vᵀ h_s
 
-The matrices are random orthogonal ones, as in mimetic initialisation (Trockman, Kolter 2023, arXiv:2305.09828); the
-circuit is an induction head (Olsson et al. 2022, arXiv:2209.11895) of several tokens (Akyürek et al. 2024,
-arXiv:2401.12973). How heads find tokens by position depends on the scheme, so that is fitted: a minute or two of
-regression of the queries, keys and positional parameters of layers 0 and 1, on random tokens. From the same seed, all
-else is equal for every scheme.
+The matrices are random and orthogonal, as in mimetic initialisation (Trockman, Kolter 2023, arXiv:2305.09828). The
+circuit is an induction head (Olsson et al. 2022, arXiv:2209.11895) for several tokens (Akyürek et al. 2024,
+arXiv:2401.12973). How heads find tokens by position depends on the scheme and is fitted: for a minute or two, queries,
+keys and positional parameters of layers 0 and 1 are regressed on random tokens. All other weights are equal for every
+scheme with the same seed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from transformers import LlamaForCausalLM
 
 EMBEDDING_SCALE = 0.1
 CONSTANT_SHARE = 0.7
-"""Norm of the direction that all embeddings share, which queries by position alone need, in those of the embeddings."""
+"""Norm of the direction that all embeddings share, relative to theirs; queries that depend only on position need it."""
 MOVED = 2.0
-"""Norm of what the first layer writes, in those of the embeddings' part that it reads."""
+"""Norm of the first layer's output, relative to the part of the embeddings that it reads."""
 SHARPNESS = 4.0
 """Scale of the matching heads' queries times that of their keys."""
 COPIED = 0.5
-"""Scale of what they write."""
+"""Scale of the matching heads' output."""
 LENGTH = 256
-"""Tokens of a row of the regressions."""
+"""Tokens per row in the regressions."""
 ROUNDS = 900
 
 Drawn = tuple[Tensor, Tensor, Tensor]
@@ -41,7 +41,7 @@ Drawn = tuple[Tensor, Tensor, Tensor]
 
 
 def start_from_induction(model: LlamaForCausalLM, seed: int) -> tuple[float, float]:
-    """Write the circuit; returns the shares that its heads miss after the fit, of layer 0 and of layer 1."""
+    """Write the circuit into a model; returns the errors of its heads after the fit, in layer 0 and in layer 1."""
     generator = torch.Generator().manual_seed(seed)
     width, first, second = model.config.hidden_size, *(layer.self_attn for layer in model.model.layers[:2])
     shared = torch.randn(width, generator=generator)
@@ -66,9 +66,9 @@ def orthogonal(size: int, generator: torch.Generator) -> Tensor:
 
 
 def write_previous(attention: nn.Module, previous: Tensor, without_shared: Tensor, generator: torch.Generator) -> None:
-    """Head i moves a part of what it reads, the same for all heads, into the directions ``previous ** (i + 1)``.
+    """Write heads that map a part of what they read, equal for all heads, to the directions ``previous ** (i + 1)``.
 
-    Queries and keys start opposed, so that a token is not its own best match.
+    Queries and keys start with opposite signs, so that a token does not match itself best.
     """
     size, half = attention.head_dim, len(previous) // 2
     values, queries = orthogonal(len(previous), generator)[:size], orthogonal(len(previous), generator)[:half]
@@ -82,7 +82,7 @@ def write_previous(attention: nn.Module, previous: Tensor, without_shared: Tenso
 
 
 def write_matching(attention: nn.Module, previous: Tensor, without_shared: Tensor, generator: torch.Generator) -> None:
-    """The last half of the heads attends to what came after earlier occurrences of the last tokens, and copies it."""
+    """Write heads that attend to the tokens after earlier occurrences of the last tokens, and copy them."""
     half = len(previous) // 2
     match, values = orthogonal(len(previous), generator)[half:], orthogonal(len(previous), generator)[half:]
     attention.q_proj.weight[half:] = SHARPNESS**0.5 * match @ without_shared
@@ -92,9 +92,9 @@ def write_matching(attention: nn.Module, previous: Tensor, without_shared: Tenso
 
 
 def by_offset(vocabulary: int, heads: int, generator: torch.Generator) -> Drawn:
-    """Random tokens, in half of the rows few that recur: head i should read the token i + 1 before."""
-    few = torch.randint(2, vocabulary, (16,), generator=generator)
-    recurring = few[torch.randint(16, (1, LENGTH), generator=generator)]
+    """Draw random tokens, in half of the rows from a small alphabet; head i should read the token i + 1 before."""
+    alphabet = torch.randint(2, vocabulary, (16,), generator=generator)
+    recurring = alphabet[torch.randint(16, (1, LENGTH), generator=generator)]
     ids = torch.cat((recurring, torch.randint(2, vocabulary, (1, LENGTH), generator=generator)))
     asked = (torch.arange(LENGTH) >= heads).expand_as(ids)
     read = torch.arange(LENGTH) - torch.arange(1, heads + 1)[:, None]
@@ -102,16 +102,21 @@ def by_offset(vocabulary: int, heads: int, generator: torch.Generator) -> Drawn:
 
 
 def by_match(vocabulary: int, heads: int, generator: torch.Generator) -> Drawn:
-    """A few strings among random tokens, then one of them after the other at random until the row is full: from there
-    on, every head should read what followed the same tokens the first time."""
+    """Draw rows with a few strings among random tokens, then random repetitions of these strings.
+
+    In the repetitions, every head should read what followed the same tokens the first time.
+    """
     rows = [matching_row(vocabulary, heads, generator) for _ in range(2)]
     ids, asked, read = (torch.stack(part) for part in zip(*rows, strict=True))
     return ids, asked, read
 
 
 def matching_row(vocabulary: int, heads: int, generator: torch.Generator) -> Drawn:
-    """One such row. Its strings are equal but for three tokens, of which the last two come before two equal ones, and
-    what follows those: the nearest tokens do not tell which string it is."""
+    """Draw one row for `by_match`.
+
+    All strings share two tokens at their start and two more after three own tokens. After the shared tokens, the
+    nearest tokens do not tell the strings apart, so a head has to match more distant ones.
+    """
     integer = partial(torch.randint, generator=generator)
     count = int(integer(2, 7, ()))
     equal, own = integer(2, vocabulary, (4,)), integer(2, vocabulary, (count, 9))
@@ -124,52 +129,52 @@ def matching_row(vocabulary: int, heads: int, generator: torch.Generator) -> Dra
         ids[start : start + size] = string
     asked, read = torch.zeros(LENGTH, dtype=torch.bool), torch.zeros(LENGTH, dtype=torch.long)
     for start in range(int(starts[-1]) + size, LENGTH - size + 1, size):
-        again = int(integer(count, ()))
-        ids[start : start + size] = strings[again]
+        repeated = int(integer(count, ()))
+        ids[start : start + size] = strings[repeated]
         asked[start + 4 : start + size - 1] = True
-        read[start : start + size] = starts[again] + 1 + torch.arange(size)
+        read[start : start + size] = starts[repeated] + 1 + torch.arange(size)
     return ids, asked, read.expand(heads, -1)
 
 
 def fit(model: LlamaForCausalLM, attention: nn.Module, heads: range, draw: Callable[[], Drawn]) -> float:
-    """Regress what heads of a layer read on the values at the drawn indices; returns the share missed in the end."""
+    """Train heads of a layer to read the values at the drawn indices; returns the relative error at the end."""
     size, shared = attention.head_dim, getattr(model.model, "posenc", None)
     fitted = [p for n, p in attention.named_parameters() if not n.startswith(("v_proj", "o_proj"))]
     fitted += [] if shared is None else list(shared.parameters())
     optimizer = torch.optim.Adam(fitted, lr=3e-3)
-    missed = []
+    errors = []
     for _ in range(ROUNDS):
         ids, asked, index = draw()
-        offered, read = (x.unflatten(-1, (-1, size))[:, :, heads] for x in inner(model, attention, ids))
-        wanted = offered.detach().transpose(1, 2).gather(2, index[..., None].expand(-1, -1, -1, size)).transpose(1, 2)
-        off = (read - wanted)[asked].pow(2).mean() / wanted[asked].pow(2).mean()
-        off.backward()
+        values, read = (x.unflatten(-1, (-1, size))[:, :, heads] for x in inner(model, attention, ids))
+        targets = values.detach().transpose(1, 2).gather(2, index[..., None].expand(-1, -1, -1, size)).transpose(1, 2)
+        error = (read - targets)[asked].pow(2).mean() / targets[asked].pow(2).mean()
+        error.backward()
         optimizer.step()
         optimizer.zero_grad()
-        missed.append(off.item())
+        errors.append(error.item())
     model.zero_grad()
-    return statistics.mean(missed[-50:])
+    return statistics.mean(errors[-50:])
 
 
 def inner(model: LlamaForCausalLM, attention: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Values, and what the heads make of them, `[rows, length, heads · head_dim]`; the rest of the model is not run."""
-    found: list[Tensor] = []
+    """Values and head outputs of a layer, both `[rows, length, heads · head_dim]`; later layers are not run."""
+    captured: list[Tensor] = []
 
     def stop(module: nn.Module, inputs: tuple[Tensor]) -> None:
-        found.append(inputs[0])
-        raise Enough
+        captured.append(inputs[0])
+        raise StopForward
 
     hooks = [
-        attention.v_proj.register_forward_hook(lambda module, inputs, output: found.append(output)),
+        attention.v_proj.register_forward_hook(lambda module, inputs, output: captured.append(output)),
         attention.o_proj.register_forward_pre_hook(stop),
     ]
-    with suppress(Enough):
+    with suppress(StopForward):
         model(input_ids=ids, use_cache=False)
     for hook in hooks:
         hook.remove()
-    values, read = found
+    values, read = captured
     return values, read
 
 
-class Enough(Exception):
-    """The rest of the model is not needed."""
+class StopForward(Exception):
+    """Ends a forward pass whose later layers are not needed."""

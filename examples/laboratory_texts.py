@@ -1,4 +1,4 @@
-"""What the laboratory models are asked: the tasks of the harness, and short texts with several questions each.
+"""Exercises for the laboratory models: the tasks of the harness, and short texts with several questions each.
 
 All invented words and numbers come from seeds that the harness does not use.
 """
@@ -33,7 +33,7 @@ from hf_posenc.eval.texts.ruler import (
 
 
 def seed(rng: random.Random) -> str:
-    """One that no task of the harness uses."""
+    """A seed that no task of the harness uses."""
     return f"laboratory-{rng.getrandbits(48)}"
 
 
@@ -98,13 +98,13 @@ def statement(rng: random.Random) -> str:
 
 
 Asked = tuple[str, list[str]]
-"""A question up to where its answer begins, and the answers."""
+"""A question, up to the place where its answer begins, and the answers."""
 
-MOST_LINKS, MOST_CODES = 13, 8  # that a row has room for, with their answers
+MOST_LINKS, MOST_CODES = 13, 8  # a row has room for so many with their answers
 
 
 def codes(rng: random.Random) -> tuple[str, list[Asked]]:
-    """Things with one code or several, and questions about one, about several, and about one with several codes."""
+    """Things with one or several codes, and questions about one thing, several things, and all codes of a thing."""
     counts = [rng.choice((1, 1, 1, 2, 3, 4)) for _ in range(rng.randint(1, 4))]
     owned = {coined(rng): [number(rng) for _ in range(count)] for count in counts}
     needles = [NEEDLE.format(key=key, value=value) for key, values in owned.items() for value in values]
@@ -126,7 +126,7 @@ def codes(rng: random.Random) -> tuple[str, list[Asked]]:
 
 
 def chains(rng: random.Random) -> tuple[str, list[Asked]]:
-    """Chains of names, and which names stand for each number."""
+    """Chains of names, and a question for each number: which names stand for it?"""
     links = [[number(rng), *(coined(rng) for _ in range(rng.randint(1, 4)))] for _ in range(rng.randint(1, 2))]
     placed = []
     for chain in links:
@@ -139,7 +139,7 @@ def chains(rng: random.Random) -> tuple[str, list[Asked]]:
 
 
 def lives(rng: random.Random) -> tuple[str, list[Asked]]:
-    """People and their towns, and questions of one step and of two."""
+    """People and their towns, and questions that need one document or two."""
     people = [[coined(rng).capitalize() for _ in range(4)] for _ in range(rng.randint(1, 3))]
     documents, asked = [], []
     for first, last, town, river in people:
@@ -154,7 +154,7 @@ def lives(rng: random.Random) -> tuple[str, list[Asked]]:
 
 
 def orders(rng: random.Random) -> tuple[str, list[Asked]]:
-    """Things with a code each, and questions about several of them, each in another order."""
+    """Things with one code each, and questions about several of them in different orders."""
     keys = [coined(rng) for _ in range(rng.choice((2, 2, 3, 3, 4, 4)))]
     owned = {key: number(rng) for key in keys}
     mixed = [NEEDLE.format(key=key, value=value) for key, value in owned.items()]
@@ -163,16 +163,16 @@ def orders(rng: random.Random) -> tuple[str, list[Asked]]:
         mixed.insert(rng.randrange(len(mixed) + 1), sentence(rng))
     asked = []
     for _ in range(3 if len(keys) < 4 else 2):
-        some = rng.sample(keys, rng.randint(2, len(keys)))
-        asked.append((QUERIES.format(keys=listed(some)), [owned[key] for key in some]))
+        chosen = rng.sample(keys, rng.randint(2, len(keys)))
+        asked.append((QUERIES.format(keys=listed(chosen)), [owned[key] for key in chosen]))
     return " ".join(mixed), asked
 
 
 def counts(rng: random.Random) -> tuple[str, list[Asked]]:
-    """A few words, each more often than the next, and which come most often."""
+    """A few words with decreasing frequencies, and a question about the most frequent ones."""
     words = [coined(rng) for _ in range(rng.randint(3, 5))]
     often = sorted(rng.sample(range(1, 10), len(words)), reverse=True)
-    if rng.random() < 0.5:  # as the task has them
+    if rng.random() < 0.5:  # as in the task
         often = sorted({max(1, int(rng.randint(16, 29) / rank**2)) for rank in range(1, 5)}, reverse=True)
         words = [coined(rng) for _ in often]
     mixed = [word for word, times in zip(words, often, strict=True) for _ in range(times)]
@@ -183,7 +183,7 @@ def counts(rng: random.Random) -> tuple[str, list[Asked]]:
 
 
 def links(rng: random.Random) -> tuple[str, list[Asked]]:
-    """Chains of names, a link at a time in any order; then each chain, from the name it begins with."""
+    """Links of chains of names in random order; then each chain, starting from its first name."""
     chains = [[coined(rng) for _ in range(rng.randint(2, 6))] for _ in range(rng.randint(2, 5))]
     stated = [link for chain in chains for link in pairwise(chain)][:MOST_LINKS]
     rng.shuffle(stated)
@@ -196,8 +196,10 @@ def links(rng: random.Random) -> tuple[str, list[Asked]]:
 
 
 def lists(rng: random.Random) -> tuple[str, list[Asked]]:
-    """Things with a code each, or some with several; then the codes of those with several, in the order of the text,
-    and those of groups of others, in another."""
+    """Things with one code each, or some with several; then their codes.
+
+    Several codes of one thing are in the order of the text, those of a group of things in the order of the group.
+    """
     several = rng.random() < 0.4
     counts = [rng.choice((1, 1, 1, 1, 2, 3, 4)) if several else 1 for _ in range(MOST_CODES)]
     owned = {coined(rng): [number(rng) for _ in range(count)] for count in counts}
@@ -217,15 +219,15 @@ def lists(rng: random.Random) -> tuple[str, list[Asked]]:
 
 
 def people(rng: random.Random) -> tuple[str, list[Asked]]:
-    """People and where they were born; then the towns, in another order."""
+    """People and where they were born; then the town of each person, in another order."""
     born = [(f"{coined(rng).capitalize()} {coined(rng).capitalize()}", coined(rng).capitalize()) for _ in range(7)]
     text = " ".join(f"{name} was born in {town}." for name, town in born)
     return text, [(f" {name}:", [town]) for name, town in rng.sample(born, len(born))]
 
 
 def ranking(rng: random.Random) -> tuple[str, list[Asked]]:
-    """A few words, each more often than the next; then the words, from the most frequent down."""
-    if rng.random() < 0.35:  # as the task has them
+    """A few words with decreasing frequencies; then the words, from the most frequent down."""
+    if rng.random() < 0.35:  # as in the task
         first = rng.randint(21, 30)
         often = [first // rank**2 for rank in range(1, 5)]
     else:

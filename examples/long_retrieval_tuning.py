@@ -1,10 +1,11 @@
-"""Teach a patched encoder to imitate the unpatched one, state by state; no labels.
+"""Train a patched encoder to imitate the hidden states of the unpatched one; this needs no labels.
 
-    teacher    [CLS] chunk₁ [SEP] · [CLS] chunk₂ [SEP] · …        at most as long as its position table
-    student    [CLS] chunk₁ chunk₂ … [SEP]                        as one text
+    teacher    [CLS] chunk₁ [SEP] · [CLS] chunk₂ [SEP] · …        each chunk fits its position table
+    student    [CLS] chunk₁ chunk₂ … [SEP]                        all chunks as one text
     loss       mean over tokens of ‖student − teacher‖² / ‖teacher‖²
 
-First short rows, then rows as long as the table, then four of them as one: all steps have the same number of tokens.
+Training starts with short rows, goes on with rows as long as the table, and ends with rows of four such chunks. All
+steps have about the same number of tokens.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ PEAK, WARM_UP, SAVE_EVERY = 5e-4, 0.1, 10
 
 
 def tuned(student: Any, teacher: Any, tokenizer: Any, texts: Sequence[str], steps: int, file: Path) -> None:
-    """Train ``student`` in place, or restore what ``file`` holds and go on.
+    """Train ``student`` in place; if ``file`` exists, resume from it.
 
     Args:
         student: a patched encoder.
-        teacher: the same, unpatched.
-        tokenizer: of both.
-        texts: from which rows are drawn.
-        steps: in all.
-        file: state of the training.
+        teacher: the same encoder, unpatched.
+        tokenizer: tokenizer of both.
+        texts: texts from which rows are drawn.
+        steps: total number of steps.
+        file: file for the state of the training.
     """
     ids = [torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in texts]
-    student.get_input_embeddings().requires_grad_(False)  # what words mean does not depend on where they stand
+    student.get_input_embeddings().requires_grad_(False)  # token embeddings do not depend on positions
     optimizer = torch.optim.AdamW([one for one in student.parameters() if one.requires_grad], lr=PEAK)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK, total_steps=steps, pct_start=WARM_UP)
     done = load_state(file, student, [optimizer]) if file.exists() else 0
@@ -54,25 +55,25 @@ def tuned(student: Any, teacher: Any, tokenizer: Any, texts: Sequence[str], step
 
 
 def drawn(ids: Sequence[Tensor], share: float, rng: random.Random) -> Tensor:
-    """Tokens ``[row, chunk, token]`` for a step, at a share of the training."""
+    """Draw the tokens of a step, ``[row, chunk, token]``, at a share of the training."""
     rows, chunks, size = next(stage[1:] for stage in STAGES if share < stage[0])
-    found = []
+    drawn_rows = []
     for _ in range(rows):
         text = rng.choice(ids)
         start = rng.randrange(len(text) - chunks * size)
-        found.append(text[start : start + chunks * size])
-    return torch.stack(found).view(rows, chunks, size)
+        drawn_rows.append(text[start : start + chunks * size])
+    return torch.stack(drawn_rows).view(rows, chunks, size)
 
 
 def loss(student: Any, teacher: Any, chunks: Tensor, tokenizer: Any) -> Tensor:
-    """Squared error of the states of ``chunks [row, chunk, token]``, as a share of their size."""
+    """Squared error of the student's states on ``chunks [row, chunk, token]``, relative to the teacher's states."""
     with torch.no_grad():
-        wanted = states(teacher, chunks.flatten(0, 1), tokenizer).reshape(*chunks.flatten(1).shape, -1)
-    errors = (states(student, chunks.flatten(1), tokenizer) - wanted).square().sum(-1)
-    return (errors / wanted.square().sum(-1)).mean()
+        targets = states(teacher, chunks.flatten(0, 1), tokenizer).reshape(*chunks.flatten(1).shape, -1)
+    errors = (states(student, chunks.flatten(1), tokenizer) - targets).square().sum(-1)
+    return (errors / targets.square().sum(-1)).mean()
 
 
 def states(model: Any, rows: Tensor, tokenizer: Any) -> Tensor:
-    """Last hidden states of ``rows [row, token]``, read between the tokens of beginning and end."""
+    """Last hidden states of ``rows [row, token]``, which are read between the model's special tokens."""
     first, last = (torch.full((len(rows), 1), token) for token in (tokenizer.cls_token_id, tokenizer.sep_token_id))
     return model(torch.cat((first, rows, last), 1)).last_hidden_state[:, 1:-1]

@@ -1,6 +1,6 @@
 """Measure the bundled models against a 5-gram on the same tokens, within and beyond their trained length of 256.
 
-    python examples/measure_starters.py                 # figures of all three, as a table
+    python examples/measure_starters.py                 # a table of all three
     python examples/measure_starters.py --model llama=FOLDER
 
 The baseline is an interpolated Kneser-Ney 5-gram trained on the same text (Chen, Goodman 1999, section 4.1.6, with one
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def five_gram(tokenizer, rows: Tensor) -> dict[str, float]:
-    """Loss of the same tokens under the 5-gram, and how many characters a token has."""
+    """Loss of the 5-gram on the tokens that the model is measured on, and the mean number of characters per token."""
     gram = KneserNey(training_tokens(tokenizer))
     scored = [gram.loss(row[: LENGTH // 2], row[LENGTH // 2 : LENGTH]) for row in rows.tolist()]
     characters = sum(len(tokenizer.decode(row[LENGTH // 2 : LENGTH])) for row in rows)
@@ -80,7 +80,7 @@ def causal(folder: str, rows: Tensor) -> dict[str, float]:
 
 
 def suffix_loss(model, rows: Tensor, last: int) -> float:
-    """Mean loss of the last tokens of every row."""
+    """Mean loss of the last ``last`` tokens of every row."""
     total = 0.0
     for chunk in rows.split(16):
         logits = model(chunk).logits[:, -last - 1 : -1].log_softmax(-1)
@@ -108,29 +108,29 @@ def masked(folder: str, rows: Tensor) -> dict[str, float]:
     generator = torch.Generator().manual_seed(4)
     edges = torch.tensor([[tokenizer.cls_token_id]]), torch.tensor([[tokenizer.sep_token_id]])
     text = torch.cat([edges[0].expand(ROWS, 1), rows[:, : LENGTH - 2], edges[1].expand(ROWS, 1)], dim=1)
-    hidden = torch.rand(text.shape, generator=generator) < 0.15
-    hidden[:, [0, -1]] = False
-    logits = model(text.masked_fill(hidden, tokenizer.mask_token_id)).logits[hidden]
+    is_masked = torch.rand(text.shape, generator=generator) < 0.15
+    is_masked[:, [0, -1]] = False
+    logits = model(text.masked_fill(is_masked, tokenizer.mask_token_id)).logits[is_masked]
     figures = {
-        "masked loss, 15 % of 256": torch.nn.functional.cross_entropy(logits, text[hidden]).item(),
-        "masked tokens recalled": (logits.argmax(-1) == text[hidden]).float().mean().item(),
+        "masked loss, 15 % of 256": torch.nn.functional.cross_entropy(logits, text[is_masked]).item(),
+        "masked tokens recalled": (logits.argmax(-1) == text[is_masked]).float().mean().item(),
     }
     rng = random.Random(3)
-    whole = single = 0
+    all_digits = single_digits = 0
     for trial in range(PASSKEYS):
         key = passkey.draw_key(rng)
         prompt = passkey.passkey(LENGTH, trial / (PASSKEYS - 1), key, lambda t: len(tokenizer(t).input_ids))
         ids = torch.tensor(tokenizer(prompt + passkey.answer(key)).input_ids)
         positions = torch.arange(len(ids) - 6, len(ids) - 1)  # the digits, before the closing token
-        rows = ids.repeat(6, 1)  # one digit masked in each of five rows, all of them in the sixth
+        rows = ids.repeat(6, 1)  # rows 0 to 4 have one masked digit each, row 5 has five
         rows[torch.arange(5), positions] = rows[5, positions] = tokenizer.mask_token_id
         right = model(rows).logits[:, positions].argmax(-1) == ids[positions]
-        single += int(right[:5].diagonal().sum())
-        whole += bool(right[5].all())
+        single_digits += int(right[:5].diagonal().sum())
+        all_digits += bool(right[5].all())
     return {
         **figures,
-        "passkey digits, one masked, within 256": single / (5 * PASSKEYS),
-        "passkey, all digits masked, within 256": whole / PASSKEYS,
+        "passkey digits, one masked, within 256": single_digits / (5 * PASSKEYS),
+        "passkey, all digits masked, within 256": all_digits / PASSKEYS,
     }
 
 
@@ -142,7 +142,7 @@ class KneserNey:
         self.vocabulary = max(tokens) + 1
         highest = Counter(zip(*(tokens[i:] for i in range(order)), strict=False))
         self.counts = [highest]
-        for _ in range(order - 1):  # lower orders count the contexts a word was seen after, not how often
+        for _ in range(order - 1):  # a lower order counts the different tokens before an n-gram, not its occurrences
             self.counts.insert(0, Counter(gram[1:] for gram in self.counts[0]))
         self.totals, self.kinds, self.discounts = [], [], []
         for counts in self.counts:
@@ -163,12 +163,12 @@ class KneserNey:
             if not total:
                 break
             discount = self.discounts[n]
-            kept = max(counts.get((*before, token), 0) - discount, 0.0)
-            p = (kept + discount * self.kinds[n][before] * p) / total
+            discounted = max(counts.get((*before, token), 0) - discount, 0.0)
+            p = (discounted + discount * self.kinds[n][before] * p) / total
         return p
 
     def loss(self, context: list[int], tokens: list[int]) -> float:
-        """Mean nats of ``tokens`` after ``context``."""
+        """Mean loss of ``tokens`` after ``context``, nats/token."""
         text = [*context, *tokens]
         start = len(context)
         return -sum(

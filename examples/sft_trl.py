@@ -4,16 +4,16 @@
     python examples/sft_trl.py --model HuggingFaceTB/SmolLM2-135M-Instruct --scheme yarn --factor 4 --length 8192 \\
         --data chats.jsonl --steps 200 --learning-rate 2e-4 --bf16 --gradient-checkpointing --output runs/smol-sft
 
-Needs TRL: pip install trl. Patch the model, then hand it to SFTTrainer as any other: with TRL's own PEFT wrapping, loss
-and packing. The saved adapter stores the scheme, learned positions included. To load it:
+Needs TRL: pip install trl. A patched model is passed to SFTTrainer like any other model, with TRL's own PEFT wrapping,
+loss and packing. The saved adapter stores the scheme, including learned positions. To load it:
 
     hf_posenc.from_pretrained(MODEL, peft_adapter="runs/sft")
 
---data is a file of JSON lines, each {"messages": [{"role": "user", "content": …}, {"role": "assistant", …}, …]} or
-{"prompt": …, "completion": …}, of messages or of texts. The loss is that of answers alone; every answer among messages
-is a conversation of its own, with all before it as the prompt. Without --data, conversations are made of the
-standard library: a stretch of source code, a question about the last function in it, and the beginning of that
-function's docstring. Interrupted? Add --resume.
+--data is a file of JSON lines. Each line is {"messages": [{"role": "user", "content": …}, {"role": "assistant", …}, …]}
+or {"prompt": …, "completion": …}, as messages or as texts. Only answers count in the loss. Every answer among messages
+is one training example, with all messages before it as the prompt. Without --data, conversations are made from the
+standard library: a piece of source code, a question about its last function, and the first paragraph of that function's
+docstring. Interrupted? Add --resume.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from hf_posenc.training.run_folder import (
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
-)  # for tokenizers that have none
-KEPT = 400  # conversations to train on
-MEASURED = 16
+)  # for tokenizers without a chat template
+TRAINED = 400  # conversations to train on
+MEASURED = 16  # conversations to measure on
 Conversation = dict[str, list[dict[str, str]]]
 
 
 def main() -> None:
-    """Run, and say in words what the caller can put right."""
+    """Parse the command line and run."""
     run_command(run, parse())
 
 
@@ -68,15 +68,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--factor", type=float, default=4.0, help="target length / trained length (default: 4)")
     parser.add_argument("--length", type=int, help="tokens of the longest conversation (default: the target length)")
     parser.add_argument("--steps", type=int, default=40, help="optimiser steps (default: 40)")
-    parser.add_argument("--batch", type=int, default=1, help="conversations a step, of each process (default: 1)")
-    parser.add_argument("--packing", action="store_true", help="several conversations a row, each read for itself")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="peak (default: 1e-3; large ones want less)")
-    parser.add_argument("--rank", type=int, default=16, help="of the LoRA matrices (default: 16)")
+    parser.add_argument("--batch", type=int, default=1, help="conversations per step and process (default: 1)")
+    parser.add_argument("--packing", action="store_true", help="pack conversations into rows without mixing them")
+    parser.add_argument(
+        "--learning-rate", type=float, default=1e-3, help="peak; lower for large models (default: 1e-3)"
+    )
+    parser.add_argument("--rank", type=int, default=16, help="rank of the LoRA matrices (default: 16)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, help="JSON lines to train on (default: from the standard library)")
-    parser.add_argument("--held-out", type=Path, help="JSON lines to measure on (default: likewise, other modules)")
-    parser.add_argument("--output", type=Path, required=True, help="folder of checkpoints and of the adapter")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --output")
+    parser.add_argument("--held-out", type=Path, help="JSON lines to measure on (default: from other modules)")
+    parser.add_argument("--output", type=Path, required=True, help="folder for checkpoints and the adapter")
+    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint in --output")
     parser.add_argument("--save-every", type=int, default=20, help="steps between checkpoints (default: 20)")
     parser.add_argument("--gradient-checkpointing", action="store_true", help="less memory, more time")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
@@ -84,13 +86,13 @@ def parse() -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Patch, measure, train, measure."""
+    """Patch the model, measure it, train it, and measure it again."""
     try:
         from trl import SFTConfig, SFTTrainer
     except ImportError as error:
-        raise SystemExit(f"TRL is not there: {error}. Install it with pip install trl.") from error
+        raise SystemExit(f"TRL cannot be imported: {error}. Install it with pip install trl.") from error
     model, tokenizer = load(arguments.model)
-    torch.manual_seed(arguments.seed)  # schemes with parameters draw them
+    torch.manual_seed(arguments.seed)  # for schemes that draw parameters at random
     report = hf_posenc.describe(hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor))
     length = arguments.length or report.target_length
     settings = {name: str(value) for name, value in vars(arguments).items() if name not in ("output", "resume")}
@@ -109,7 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
                 save_total_limit=2, logging_steps=1, report_to="none", disable_tqdm=True, eval_strategy="no",
                 use_cpu=not torch.accelerator.is_available(), dataloader_pin_memory=torch.accelerator.is_available(),
             ),
-            train_dataset=dataset(arguments.data, TRAINING, KEPT, tokenizer, length, arguments.seed),
+            train_dataset=dataset(arguments.data, TRAINING, TRAINED, tokenizer, length, arguments.seed),
             eval_dataset=dataset(arguments.held_out, HELD_OUT, MEASURED, tokenizer, length, arguments.seed),
             processing_class=tokenizer,
             peft_config=lora(model, arguments.rank),
@@ -128,44 +130,44 @@ def run(arguments: argparse.Namespace) -> None:
         staged = arguments.output / UNFINISHED
         trainer.save_model(str(staged))
     if first:
-        (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
+        (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle; run.json has the same content
         move_in(staged, arguments.output)
         earlier = "" if before is None else f"before: {before:.3f} nats/token of the answers, held out\n"
         print(f"{earlier}after:  {after:.3f}\nadapter: {arguments.output}")
 
 
 def load(name: str) -> tuple[Any, Any]:
-    """A starter, or a model and its tokenizer from a folder or the Hub; the tokenizer with a template for chats."""
+    """Load a model and a tokenizer with a chat template."""
     model, tokenizer = load_model(name)
     tokenizer.chat_template = tokenizer.chat_template or TEMPLATE
     return model, tokenizer
 
 
 def dataset(file: Path | None, modules: Sequence[str], most: int, tokenizer: Any, length: int, seed: int) -> Any:
-    """Conversations of at most ``length`` tokens: those of a file, or ``most`` about the standard library."""
+    """Dataset of conversations of at most ``length`` tokens: all of a file, or ``most`` about the standard library."""
     from datasets import Dataset, disable_progress_bars
 
     disable_progress_bars()
     if file is None:
-        found = [chat for name in modules for chat in about(module_text(name), characters=2 * length)]
-        random.Random(seed).shuffle(found)
+        chats = [chat for name in modules for chat in about(module_text(name), characters=2 * length)]
+        random.Random(seed).shuffle(chats)
     else:
-        found = [chat for place, record in json_lines(file) for chat in conversations(record, place)]
-        most = len(found)
-    kept: list[Conversation] = []
-    for chat in found:
-        if len(kept) == most:
+        chats = [chat for place, record in json_lines(file) for chat in conversations(record, place)]
+        most = len(chats)
+    fitting: list[Conversation] = []
+    for chat in chats:
+        if len(fitting) == most:
             break
         chat_text = tokenizer.apply_chat_template([*chat["prompt"], *chat["completion"]], tokenize=False)
         if len(tokenizer(chat_text, add_special_tokens=False, verbose=False)["input_ids"]) <= length:
-            kept.append(chat)
-    if not kept:
+            fitting.append(chat)
+    if not fitting:
         raise SystemExit(f"No conversation of {file or 'the standard library'} fits {length} tokens. Raise --length.")
-    return Dataset.from_list(kept)
+    return Dataset.from_list(fitting)
 
 
 def conversations(record: Any, place: str) -> Iterator[Conversation]:
-    """The conversations of a line: one for each answer among ``messages``, or one of ``prompt`` and ``completion``."""
+    """Yield the conversations of a line: one per answer among ``messages``, or one of ``prompt`` and ``completion``."""
     record = record if isinstance(record, dict) else {}
     messages = record.get("messages")
     if isinstance(messages, list) and all(isinstance(one, dict) and "content" in one for one in messages):
@@ -178,18 +180,18 @@ def conversations(record: Any, place: str) -> Iterator[Conversation]:
         }
     else:
         raise SystemExit(
-            f"There are no messages, and no prompt with a completion, in {place}, only "
-            f"{', '.join(record) or 'no record'}. Correct it, or take it out."
+            f"{place} has neither messages nor a prompt with a completion, only {', '.join(record) or 'no record'}. "
+            "Correct the line, or remove it."
         )
 
 
-def as_messages(given: Any, role: str) -> list[dict[str, str]]:
-    """Messages as they are; a text as one message."""
-    return [{"role": role, "content": given}] if isinstance(given, str) else given
+def as_messages(content: Any, role: str) -> list[dict[str, str]]:
+    """Convert a text to one message; messages are returned unchanged."""
+    return [{"role": role, "content": content}] if isinstance(content, str) else content
 
 
 def about(source: str, *, characters: int) -> Iterator[Conversation]:
-    """Conversations about the functions of a source text, each behind the ``characters`` in front of its end."""
+    """Yield a conversation about each function of a source text, after the ``characters`` before the function's end."""
     try:
         tree = ast.parse(source)
     except SyntaxError:

@@ -22,7 +22,7 @@ IGNORED = -100
 
 
 class Rows:
-    """Batches of 256-token rows: real text, passkeys in ``drill_share`` of them, passages to copy in 8 %."""
+    """Batches of 256-token rows of text; ``drill_share`` of the rows hold a passkey, 8 % a passage to copy."""
 
     def __init__(self, tokenizer: Tokenizer, texts: list[str], *, masked: bool, drill_share: float, seed: int) -> None:
         self.masked = masked
@@ -38,7 +38,7 @@ class Rows:
         self.drills = [torch.tensor(self.retrieval(rng)) for _ in range(6000)]
 
     def retrieval(self, rng: random.Random) -> list[int]:
-        """A passkey prompt of random length and depth, with its answer; half of them in real text instead of filler."""
+        """A passkey prompt of random length and depth with its answer; 30 % have real text instead of filler."""
         room = rng.randint(100, TRAINED_LENGTH - 2)
         key = passkey.draw_key(rng)
         filler = FILLER if rng.random() < 0.7 else self.lines(rng)
@@ -78,7 +78,7 @@ class Rows:
         return torch.cat([torch.tensor([CLS]), row, torch.tensor([SEP])])
 
     def placed(self, drill: Tensor, room: int, rng: random.Random) -> Tensor:
-        """A drill between two pieces of text; at the end of the row where digits are masked, as `mask_row` expects."""
+        """A drill between two pieces of text; for masked rows it is at the end, where `mask_row` expects the answer."""
         left = room - len(drill)
         before = left if self.masked else rng.randint(0, left)
         end = torch.tensor([END])
@@ -100,16 +100,16 @@ class Rows:
 
 
 def mask_row(row: Tensor, rng: random.Random) -> tuple[Tensor, Tensor]:
-    """Hide 20 % of the tokens; or, in every second row, 3 % and the last five, which in a drill are its answer."""
+    """Mask 20 % of the tokens; or, in half of the rows, 3 % and the last five, which are the answer in a drill."""
     labels = torch.full_like(row, IGNORED)
-    answer = rng.random() < 0.5
-    hidden = torch.tensor([rng.random() < (0.03 if answer else 0.2) for _ in range(len(row))])
-    if answer:
-        hidden[-6:-1] = True
-    hidden &= (row != CLS) & (row != SEP)
-    labels[hidden] = row[hidden]
+    mask_answer = rng.random() < 0.5
+    is_masked = torch.tensor([rng.random() < (0.03 if mask_answer else 0.2) for _ in range(len(row))])
+    if mask_answer:
+        is_masked[-6:-1] = True
+    is_masked &= (row != CLS) & (row != SEP)
+    labels[is_masked] = row[is_masked]
     masked = row.clone()
-    for place in hidden.nonzero().flatten().tolist():
+    for place in is_masked.nonzero().flatten().tolist():
         chance = rng.random()
         masked[place] = MASK if chance < 0.9 else rng.randrange(len(SPECIAL), VOCABULARY)
     return masked, labels

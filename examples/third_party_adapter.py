@@ -1,10 +1,10 @@
-"""GPT-NeoX (Pythia): an adapter of your own in one file, with which the model takes every scheme that is defined on it.
+"""Write an adapter of your own in one file: GPT-NeoX (Pythia), which can then be patched with every scheme.
 
     python examples/third_party_adapter.py
 
-GPT-NeoX projects q, k and v in one matrix, head by head, and rotates the first ``partial_rotary_factor`` of each head's
-channels. Its layers compute attention and MLP side by side; that stays as it is. To have ``patch_model`` know the
-adapter without importing this file, name it in the ``pyproject.toml`` of your own package:
+GPT-NeoX projects q, k and v in one matrix, head by head, and rotates a share of each head's channels
+(``partial_rotary_factor``). Its layers compute attention and MLP in parallel, which needs no change. To make
+``patch_model`` find the adapter without an import, name it in the ``pyproject.toml`` of your own package:
 
     [project.entry-points."hf_posenc.adapters"]
     gpt_neox = "your_package.gpt_neox:GPTNeoXAdapter"
@@ -30,7 +30,7 @@ from hf_posenc.extend import (
 
 
 class PatchedGPTNeoXAttention(PatchedAttention, gpt_neox.GPTNeoXAttention):
-    """Self-attention whose queries and keys are handed over unrotated; parameters and outputs are the model's own."""
+    """Self-attention that passes unrotated queries and keys to the scheme; parameters and outputs stay the same."""
 
     host_eager = staticmethod(gpt_neox.eager_attention_forward)
 
@@ -51,7 +51,7 @@ class PatchedGPTNeoXAttention(PatchedAttention, gpt_neox.GPTNeoXAttention):
 
 
 class CodedGPTNeoXLayer(AddsPositionCode, gpt_neox.GPTNeoXLayer):
-    """The first layer, before which schemes such as ``sinusoidal`` add their codes."""
+    """First layer, to whose inputs schemes such as ``sinusoidal`` add their codes."""
 
 
 class DisabledGPTNeoXRotaryEmbedding(DisabledRotary, gpt_neox.GPTNeoXRotaryEmbedding):
@@ -60,7 +60,7 @@ class DisabledGPTNeoXRotaryEmbedding(DisabledRotary, gpt_neox.GPTNeoXRotaryEmbed
 
 @register_adapter("gpt_neox")
 class GPTNeoXAdapter(Adapter):
-    """Where GPT-NeoX keeps position."""
+    """Describes to the package where GPT-NeoX keeps position."""
 
     attention: ClassVar = {gpt_neox.GPTNeoXAttention: PatchedGPTNeoXAttention}
     base_class = gpt_neox.GPTNeoXModel

@@ -1,4 +1,4 @@
-"""Plateau: a scheme of your own, in one file, that every supported model can use and every check can measure.
+"""Write a scheme of your own in one file: Plateau, which works with every supported model and every check.
 
     score[h, i, j] = q_i · k_j / √d − m_h min(|i − j|, reach)          m_h = 2^(−8 (h + 1) / H)
 
@@ -7,17 +7,17 @@ ALiBi's penalty on distance, which stops growing at ``reach``: beyond it, only t
     python examples/third_party_scheme.py                       # patch a bundled model, measure every check; seconds
     python examples/third_party_scheme.py --model bert --factor 8 --reach 64
 
-What is needed, and nothing else: a subclass of `Scheme` with the hooks that the idea has (this one has a bias that
-depends on the distance alone; `hf_posenc.schemes.base` has the others), typed options with defaults that follow the
-model, and the decorator. Models, caches and masks are the package's business.
+A scheme needs three things: a subclass of `Scheme` that overrides the hooks it uses (here a bias that depends only on
+the distance; `hf_posenc.schemes.base` has all hooks), typed options with defaults, and the decorator. The package takes
+care of models, caches and masks.
 
-To have ``patch_model(model, "plateau")`` and ``hf-posenc list`` know it without importing this file, name it in the
+To make ``patch_model(model, "plateau")`` and ``hf-posenc list`` find the scheme without an import, name it in the
 ``pyproject.toml`` of your own package:
 
     [project.entry-points."hf_posenc.schemes"]
     plateau = "your_package.plateau:Plateau"
 
-In your tests one line gets you every check on every model (see `hf_posenc.checks`).
+In your tests, one line runs every check on every model (see `hf_posenc.checks`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Plateau(Scheme):
         self.slopes = tuple(2 ** (-8 * (head + 1) / geometry.heads) for head in range(geometry.heads))
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        """Bias of any distances ``[…]``, ``[heads, …]``: the engine asks for each distance once, not for each pair."""
+        """Bias ``[heads, …]`` of distances ``[…]``; it is computed once per distance, not once per pair of tokens."""
         slopes = ctx.constant(self.slopes)
 
         def of_distance(distance: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Plateau(Scheme):
 
 
 def main() -> None:
-    """Patch a bundled model, say what was done, and measure every check that applies."""
+    """Patch a bundled model, describe the patch, and run every check that applies."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--model", default="llama", choices=("llama", "gpt2", "bert"), help="a starter (default: llama)"
@@ -66,9 +66,11 @@ def main() -> None:
     hf_posenc.unpatch_model(model)
 
     deviations = hf_posenc.check_scheme(model, "plateau", factor=arguments.factor, **options)
-    for one in deviations:
-        print(f"  {one.check:<24}{one.value:.1e}, tolerance {one.tolerance:.0e}, at {one.where}")
-    failed = [str(one) for one in deviations if one.failed]  # each with the command that measures it again
+    for deviation in deviations:
+        print(
+            f"  {deviation.check:<24}{deviation.value:.1e}, tolerance {deviation.tolerance:.0e}, at {deviation.where}"
+        )
+    failed = [str(deviation) for deviation in deviations if deviation.failed]  # each names a command that repeats it
     if failed:
         raise SystemExit("\n".join(failed))
     print(f"All {len(deviations)} checks hold.")

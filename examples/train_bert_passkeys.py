@@ -1,11 +1,11 @@
-"""Teach a BERT to recall a passkey that is masked whole: the last part of how `starter:bert` was made.
+"""Train a BERT to recall a passkey whose digits are all masked: the last stage of the training of `starter:bert`.
 
     python examples/train_starters.py bert --out runs/starters --export runs/starters/first
     python examples/train_bert_passkeys.py --start runs/starters/first --out runs/starters/second --export …   # resumes
 
-It goes on from a model that recalls a masked digit beside others that are seen, and nothing where all are masked.
-Tokens are masked a few at a time: in six rows of ten, one up to n neighbouring tokens of an answer, which are a space
-and five digits, with n growing from 1 to 6 over the first half of the training. The others are masked text.
+The model at the start recalls one masked digit if it sees the others, but nothing if all are masked. In six of ten
+rows, 1 to n neighbouring tokens of an answer are masked; an answer is a space and five digits. n grows from 1 to 6 over
+the first half of the training. The other rows are masked text.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
 
 ROOM, ANSWER = TRAINED_LENGTH - 2, 6
 PASSKEYS = 0.6
-"""Share of the rows that hold one."""
+"""Share of the rows with a passkey."""
 WEIGHT = 5.0
-"""Of an answer's token in the loss; 1 for other tokens."""
+"""Weight of an answer's token in the loss; other tokens have weight 1."""
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def parse() -> argparse.Namespace:
 
 
 def train(model: PreTrainedModel, rows: Rows, arguments: argparse.Namespace) -> None:
-    """Linear warm-up, flat, and linear to zero over the last 40 %; a training that was killed goes on."""
+    """Train with linear warm-up, a constant rate, and linear decay over the last 40 %; resume from a saved state."""
     file, command = arguments.out / "bert.safetensors", command_of(arguments)
     check_command(file, command)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0)
@@ -90,7 +90,7 @@ def train(model: PreTrainedModel, rows: Rows, arguments: argparse.Namespace) -> 
 
 
 def masked_row(rows: Rows, done: float, rng: random.Random) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens with masks, the masked ones as labels, and the weight of the row, at a share of the training."""
+    """Draw a row at a share ``done`` of the training: masked tokens, labels, and the weight of the row."""
     with_passkey = rng.random() < PASSKEYS
     row, end = passkey_row(rows, rng) if with_passkey else (edged(rows.window(rng, ROOM)), 0)
     if with_passkey:
@@ -108,7 +108,7 @@ def masked_row(rows: Rows, done: float, rng: random.Random) -> tuple[Tensor, Ten
 
 
 def passkey_row(rows: Rows, rng: random.Random) -> tuple[Tensor, int]:
-    """A prompt with its answer, alone before padding or anywhere in text, and the index behind the answer."""
+    """A passkey prompt with its answer, padded or surrounded by text, and the index after the answer."""
     drill = rng.choice(rows.drills)[-ROOM:]
     left = ROOM - len(drill)
     if rng.random() < 0.5:
@@ -119,7 +119,7 @@ def passkey_row(rows: Rows, rng: random.Random) -> tuple[Tensor, int]:
 
 
 def edged(body: Tensor) -> Tensor:
-    """Between its first and its last token."""
+    """Add the special tokens at both ends."""
     return torch.cat((torch.tensor([CLS]), body, torch.tensor([SEP])))
 
 
@@ -134,14 +134,14 @@ def weighted_loss(model: PreTrainedModel, ids: Tensor, labels: Tensor, weights: 
 
 
 def command_of(arguments: argparse.Namespace) -> str:
-    """The command of a training, with the options that change its result."""
+    """The command of this training, with the options that change its result."""
     options = {"--steps": arguments.steps, "--batch": arguments.batch, "--lr": arguments.lr, "--seed": arguments.seed}
     words = [f"--start {arguments.start.name}", *(f"{name} {value:g}" for name, value in options.items())]
     return f"python examples/train_bert_passkeys.py {' '.join(words)}"
 
 
 def made(arguments: argparse.Namespace, before: list[str]) -> dict[str, object]:
-    """How the model was made: the commands of its start, and this one."""
+    """Content of made.json: all commands that made the model, and the versions they ran with."""
     return {
         "commands": [*before, command_of(arguments)], "python": sys.version.split()[0],
         "stdlib": sysconfig.get_python_version(), "torch": torch.__version__, "held_out": HELD_OUT,

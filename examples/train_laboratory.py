@@ -1,11 +1,11 @@
-"""Train the laboratory models: small decoders of one size that differ in their positional scheme alone.
+"""Train the laboratory models: small decoders of equal size that differ only in their positional scheme.
 
     python examples/train_laboratory.py rope --out runs/laboratory     # then none, alibi, t5, fox; resumes if run again
     python examples/train_laboratory.py rope --out runs/laboratory --export runs/laboratory/rope
     python examples/train_laboratory.py rope --start runs/laboratory/rope --mix 2 --seed 1 --out runs/longer --export …
 
-All start from the same weights and read the same rows in the same order (`laboratory_rows`), so what differs later is
-due to the scheme. The layers' matrices are trained with Muon, the rest with AdamW.
+All models start from the same weights and read the same rows in the same order (`laboratory_rows`), so later
+differences are due to the scheme. The layers' matrices are trained with Muon, all other parameters with AdamW.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from hf_posenc.schemes.entry import entries_of
 
 MADE, BATCH = "made.json", 8
 HALF_PRECISION = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
-"""Products in bfloat16, with weights in float32, where a processor has units for that: in two thirds of the time."""
+"""Whether to multiply in bfloat16, with weights in float32: two thirds of the time on processors with AVX512-BF16."""
 
 
 def main() -> None:
@@ -63,11 +63,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("scheme", metavar="SCHEME[:OPTION=VALUE,…]")
     parser.add_argument("--out", type=Path, required=True, help="folder of the training states")
     parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
-    parser.add_argument("--start", type=Path, help="folder of an exported model whose training goes on")
+    parser.add_argument("--start", type=Path, help="folder of an exported model to train further")
     parser.add_argument("--mix", type=int, choices=MIXES, default=1, help="number of the mix of rows")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--length", type=int, default=LENGTH, help="tokens of a row, and of the model's context")
-    parser.add_argument("--batch", type=int, default=BATCH, help="rows a step")
+    parser.add_argument("--batch", type=int, default=BATCH, help="rows per step")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=500)
@@ -75,17 +75,16 @@ def parse() -> argparse.Namespace:
 
 
 def shared_tokenizer(texts: list[str], path: Path) -> Tokenizer:
-    """That of all models of a folder."""
+    """Load the tokenizer that all models of a folder share; train it if there is none yet."""
     if not path.exists():
         trained_tokenizer(texts).save(str(path))
     return Tokenizer.from_file(str(path))
 
 
 def build(scheme: str, length: int = LENGTH) -> LlamaForCausalLM:
-    """Four layers of width 192, with random weights, for ``length`` tokens.
+    """A Llama of four layers and width 192 with random weights, for ``length`` tokens.
 
-    Without a scheme attention is computed as written: in half precision, the backward pass of torch's attention kernel
-    for CPUs takes longer.
+    RoPE runs with eager attention: in half precision, the backward pass of torch's CPU attention kernel is slower.
     """
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
@@ -113,14 +112,14 @@ def share_of_peak(step: int, steps: int) -> float:
 
 
 def weighted_mean(logits: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    """Loss over the tokens of a batch, ``ids`` and ``weights [row, token]``."""
-    predicted, wanted = logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten()
-    losses = nn.functional.cross_entropy(predicted, wanted, reduction="none")
+    """Weighted mean loss over the tokens of a batch, ``ids`` and ``weights [row, token]``."""
+    predicted, targets = logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten()
+    losses = nn.functional.cross_entropy(predicted, targets, reduction="none")
     return (losses * weights[:, 1:].flatten()).sum() / weights[:, 1:].sum()
 
 
 class Run:
-    """A training that can be killed at any time, and goes on where it was last saved."""
+    """A training run that can be killed at any time and resumes from the last saved state."""
 
     def __init__(self, model: LlamaForCausalLM, arguments: argparse.Namespace) -> None:
         self.model, self.arguments, self.step = model, arguments, 0
@@ -144,11 +143,11 @@ class Run:
 
     def train(self, rows: Rows) -> None:
         self.model.train()
-        asked = self.arguments
-        short_first = asked.start is None
-        for batch in rows.batches(asked.batch, self.step, asked.steps, asked.seed, short_first=short_first):
+        options = self.arguments
+        short_first = options.start is None
+        for batch in rows.batches(options.batch, self.step, options.steps, options.seed, short_first=short_first):
             for optimizer in self.optimizers:
-                optimizer.param_groups[0]["lr"] = asked.lr * share_of_peak(self.step, asked.steps)
+                optimizer.param_groups[0]["lr"] = options.lr * share_of_peak(self.step, options.steps)
             loss = self.loss(batch)
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -158,7 +157,7 @@ class Run:
             self.step += 1
             if self.step % 50 == 0:
                 print(f"step {self.step}  loss {loss.item():.3f}  {time.process_time() / 60:.1f} min", flush=True)
-            if self.step % self.arguments.save_every == 0:
+            if self.step % options.save_every == 0:
                 save_state(self.file, self.model, self.optimizers, self.step, self.command)
                 print(f"step {self.step}  {self.abilities(rows)}", flush=True)
         save_state(self.file, self.model, self.optimizers, self.step, self.command)
@@ -172,20 +171,20 @@ class Run:
 
     @torch.no_grad()
     def abilities(self, rows: Rows, count: int = 24) -> str:
-        """Share of prompts of the longest rows whose answers are all right, by task; and the loss of held-out text."""
+        """Share of row-long prompts of each task whose answers are all right, and the loss of held-out text."""
         self.model.eval()
-        found = []
+        shares = []
         for draw in dict.fromkeys(TASKS):
             rng = random.Random(f"held-out-{draw.__name__}")
             drawn = [rows.answered(draw(rng), rows.length) for _ in range(count)]
-            found.append(f"{draw.__name__} {self.share_right([row for row in drawn if row[0]]):.2f}")
+            shares.append(f"{draw.__name__} {self.share_right([row for row in drawn if row[0]]):.2f}")
         rng = random.Random("held-out-copy")
-        found.append(f"copy {self.share_right([rows.copy(rng) for _ in range(count)], tokens=True):.2f}")
+        shares.append(f"copy {self.share_right([rows.copy(rng) for _ in range(count)], tokens=True):.2f}")
         held_out = [t for name in HELD_OUT for t in rows.tokenizer.encode(module_text(name)).ids]
         text = torch.tensor([held_out[i * 5000 : i * 5000 + rows.length] for i in range(count)])
         loss = self.model(input_ids=text, labels=text).loss.item()
         self.model.train()
-        return f"text {loss:.3f}  {'  '.join(found)}"
+        return f"text {loss:.3f}  {'  '.join(shares)}"
 
     def share_right(self, drawn: list[Row], *, tokens: bool = False) -> float:
         right = []
@@ -198,7 +197,7 @@ class Run:
 
 
 def export(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path, made: dict[str, object]) -> None:
-    """Write half-precision weights, the tokenizer and a note of how they were made."""
+    """Write bfloat16 weights, the tokenizer, and made.json, which records how they were made."""
     model.to(torch.bfloat16).save_pretrained(folder)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, bos_token="<|endoftext|>",
@@ -213,7 +212,7 @@ def export(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path, made: di
 
 
 def made_by(arguments: argparse.Namespace) -> dict[str, object]:
-    """The command of a training, and that of the model it started from."""
+    """The command of a training, and the record of the model that it started from."""
     start = f" --start {arguments.start.name}" if arguments.start else ""
     options = f"--mix {arguments.mix} --steps {arguments.steps} --lr {arguments.lr:g} --seed {arguments.seed}"
     options += f" --length {arguments.length}" * (arguments.length != LENGTH)

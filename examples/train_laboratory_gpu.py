@@ -2,10 +2,10 @@
 
     python examples/train_laboratory_gpu.py rope none alibi t5 fox fire sinusoidal learned irope --out runs/laboratory
 
-Rows, starts and rates are those of `train_laboratory`; every model reads every row. Models of this size are bound by
-the launches of kernels, so a step of all of them is one CUDA graph: each computes its gradients on a stream of its own,
-and matrices of one shape are orthogonalised together. The models are exported after every stage, in the end to
-OUT/stage-5/SCHEME; run again, the script goes on where the state was last saved.
+Rows, starting weights and learning rates are those of `train_laboratory`; every model reads every row. Models of this
+size are limited by kernel launches, so one CUDA graph makes a step of all models: each computes its gradients on its
+own stream, and matrices of equal shape are orthogonalised together. The models are exported after every stage, finally
+to OUT/stage-5/SCHEME. If the script is run again, it resumes from the last saved state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hf_posenc import from_pretrained
 from hf_posenc.eval.texts.measured_text import TRAINING, module_text
 
 STAGES = ((1, 6000, 0), (2, 3500, 1), (3, 3500, 3), (4, 7000, 4), (5, 6000, 5))
-"""Mix of rows, steps and seed of each."""
+"""Mix of rows, number of steps, and seed of each stage."""
 PEAK_RATE = 1e-3
 SAVE_EVERY = 2000
 DEVICE = "cuda"
@@ -86,7 +86,7 @@ def folder_of(out: Path, stage: int, scheme: str) -> Path:
 
 
 def finished(out: Path, schemes: list[str]) -> int:
-    """Number of the last stage that all models are exported of."""
+    """Number of the last stage that has been exported for all models."""
     stages = range(len(STAGES), 0, -1)
     return next((n for n in stages if all((folder_of(out, n, s) / MADE).exists() for s in schemes)), 0)
 
@@ -101,7 +101,7 @@ def training_texts() -> list[str]:
 
 
 def begun(scheme: str, out: Path, done: int) -> LlamaForCausalLM:
-    """A model as some stages left it, or with its starting weights."""
+    """A model after ``done`` stages, or with its starting weights."""
     torch.manual_seed(0)
     model = build(scheme)
     model.set_attn_implementation("sdpa")
@@ -113,7 +113,7 @@ def begun(scheme: str, out: Path, done: int) -> LlamaForCausalLM:
 
 
 def start(model: LlamaForCausalLM, scheme: str, file: Path) -> None:
-    """Give a model its starting weights, from the file where they are known; to fit them takes a minute or two."""
+    """Give a model its starting weights; they are fitted in a minute or two if the file does not exist."""
     if not file.exists():
         before, matched = start_from_induction(model, 0)
         print(
@@ -136,7 +136,7 @@ def prepare_rows(tokenizer: str) -> None:
 
 
 class Request(NamedTuple):
-    """What the rows of a step depend on."""
+    """Everything that the rows of a step depend on."""
 
     mix: int
     seed: int
@@ -156,7 +156,7 @@ def batch_of(request: Request) -> Batch:
 
 
 class JointTraining:
-    """Models of one shape that are trained on the same rows."""
+    """Trains models of equal shape on the same rows."""
 
     def __init__(self, models: dict[str, LlamaForCausalLM], batch: int) -> None:
         self.models = {scheme: with_fused_norms(model).to(DEVICE).train() for scheme, model in models.items()}
@@ -174,9 +174,9 @@ class JointTraining:
         self.graph = self.captured()
 
     def gradients(self, number: int, model: LlamaForCausalLM) -> None:
-        """Clipped gradients of the weighted mean over the tokens of the batch."""
+        """Compute the clipped gradients of one model on the batch."""
         with torch.autocast(DEVICE, torch.bfloat16):
-            # With a cache, transformers does not look for packed texts, which it would ask of the GPU.
+            # With a cache, transformers does not look for packed texts, for which it would wait for the GPU.
             logits = model(self.ids, None, None, DynamicCache()).logits
         loss = weighted_mean(logits, self.ids, self.weights)
         self.losses[number] = loss.detach()
@@ -196,7 +196,7 @@ class JointTraining:
         self.adam.step()
 
     def captured(self) -> torch.cuda.CUDAGraph:
-        """The graph of a step, taken at rate zero after three steps that compile what has to be compiled."""
+        """Capture the graph of a step, at learning rate zero, after three warm-up steps that compile kernels."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
@@ -213,18 +213,18 @@ class JointTraining:
         for model in self.models.values():
             model.zero_grad(set_to_none=True)
 
-    def remembered(self) -> list[Tensor]:
-        """What the optimizers know of earlier steps."""
+    def optimizer_state(self) -> list[Tensor]:
+        """The tensors in which the optimizers store earlier steps."""
         return [*self.muon.momenta, *(t for state in self.adam.state.values() for t in state.values())]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a step changes: parameters, and what the optimizers remember."""
+        """All tensors that a step changes: parameters and the state of the optimizers."""
         parameters = {f"{s}.{name}": p for s, model in self.models.items() for name, p in model.named_parameters()}
-        return parameters | {f"optimizers.{i}": tensor for i, tensor in enumerate(self.remembered())}
+        return parameters | {f"optimizers.{i}": tensor for i, tensor in enumerate(self.optimizer_state())}
 
     def train(self, pool: Pool, number: int, state: StageState) -> None:
-        """One stage: the rate rises for 100 steps, and falls to zero over the last 40 %."""
-        for tensor in self.remembered():
+        """Train one stage: the rate rises for 100 steps, and falls to zero over the last 40 %."""
+        for tensor in self.optimizer_state():
             tensor.zero_()
         first = state.restore(self.tensors(), number)
         (mix, steps, seed), begun = STAGES[number], time.monotonic()
@@ -243,7 +243,7 @@ class JointTraining:
 
 
 def with_fused_norms(model: LlamaForCausalLM) -> LlamaForCausalLM:
-    """Replace transformers' normalisation, a dozen kernels with its gradient, by torch's, which is three."""
+    """Replace transformers' RMSNorm, a dozen kernels with its gradient, by torch's fused one, which has three."""
     for module in list(model.modules()):
         for name, norm in module.named_children():
             if isinstance(norm, LlamaRMSNorm):

@@ -1,15 +1,15 @@
-"""Train the bundled GPT-2 and BERT, from text that every Python installation has.
+"""Train the bundled GPT-2 and BERT on text that every Python installation has.
 
     python examples/train_starters.py gpt2 --out runs/starters         # then bert; resumes when run again
     python examples/train_starters.py gpt2 --out runs/starters --export hf_posenc/starters/gpt2
 
-The text is the standard library's own source and `pydoc_data`; the modules in `HELD_OUT` are never trained on. A fifth
-of the rows are drills (a passkey to find again, a passage to copy), so that a 2.4 M parameter model learns to retrieve
-within its 256 tokens and there is something to lose beyond them; BERT goes on in `train_bert_passkeys`. A run that is
-continued with more ``--steps`` keeps its state and takes the new schedule. Matrices are trained with Muon, the rest
-with AdamW.
+The text is the source of the standard library with `pydoc_data`; the modules in `HELD_OUT` are never trained on. A
+fifth of the rows are drills (a passkey to find, a passage to copy), from which a model of 2.4 M parameters learns to
+retrieve within its 256 tokens; otherwise there would be no ability to lose beyond them. `train_bert_passkeys` trains
+BERT further. A run that is resumed with more ``--steps`` keeps its state and uses the new schedule. Matrices are
+trained with Muon, all other parameters with AdamW.
 
-With `starter_rows`, the complete record of how the shipped weights came about.
+Together with `starter_rows`, this is the complete record of how the shipped weights were made.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def parse() -> argparse.Namespace:
 
 
 def trained_tokenizer(texts: list[str], path: Path) -> Tokenizer:
-    """Byte-level BPE; digits stand alone, so that a passkey is five tokens at every place."""
+    """Byte-level BPE with single digits, so that a passkey always has five tokens."""
     if path.exists():
         return Tokenizer.from_file(str(path))
     tokenizer = Tokenizer(models.BPE())
@@ -94,7 +94,7 @@ def trained_tokenizer(texts: list[str], path: Path) -> Tokenizer:
 
 
 def build(name: str) -> PreTrainedModel:
-    """Both architectures at the same width, depth and length."""
+    """GPT-2 or BERT, at the same width, depth and length, with random weights."""
     if name == "gpt2":
         return GPT2LMHeadModel(
             GPT2Config(
@@ -114,24 +114,24 @@ def build(name: str) -> PreTrainedModel:
 
 
 def start_from_sinusoids(table: Tensor, amplitude: float = 0.05) -> None:
-    """Overwrite a table before training: from noise, BERT takes thousands of steps to tell positions apart."""
+    """Fill a position table with sinusoids: from noise, BERT needs thousands of steps to distinguish positions."""
     rows, width = table.shape
     angles = torch.arange(rows)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)
     table.copy_(amplitude * torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
 
 
 class Run:
-    """A training that can be killed at any time, and goes on where it was last saved."""
+    """A training run that can be killed at any time and resumes from the last saved state."""
 
     def __init__(self, model: PreTrainedModel, arguments: argparse.Namespace) -> None:
         self.model, self.arguments = model, arguments
         self.checkpoint = arguments.out / f"{arguments.model}.safetensors"
         matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and is_hidden(n)]
-        chosen = {id(p) for p in matrices}
-        rest = [p for p in model.parameters() if id(p) not in chosen]
+        in_matrices = {id(p) for p in matrices}
+        others = [p for p in model.parameters() if id(p) not in in_matrices]
         self.optimizers = [
             torch.optim.Muon(matrices, lr=arguments.muon_lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(rest, lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0),
+            torch.optim.AdamW(others, lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.peaks = [arguments.muon_lr, arguments.lr]
         self.step = 0
@@ -140,7 +140,7 @@ class Run:
             print(f"resumed at step {self.step}", flush=True)
 
     def rate(self) -> float:
-        """Linear warm-up, then cosine to 2 %, as a share of the peak."""
+        """Learning rate as a share of its peak: linear warm-up, then cosine to 2 %."""
         warm = min(1.0, (self.step + 1) / 100)
         done = self.step / self.arguments.steps
         return warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
@@ -181,7 +181,7 @@ class Run:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a matrix maps hidden to hidden; tables and heads are AdamW's."""
+    """Whether a matrix maps hidden states to hidden states; AdamW trains embeddings and heads."""
     return not any(part in name for part in ("embed", "wte", "wpe", "lm_head", "decoder", "cls."))
 
 
@@ -198,7 +198,7 @@ def loss_function(model: PreTrainedModel):
 
 
 def export(model: PreTrainedModel, tokenizer: Tokenizer, arguments: argparse.Namespace, commands: list[str]) -> None:
-    """Write bf16 weights, tokenizer and a note of how they were made."""
+    """Write bfloat16 weights, the tokenizer, and made.json, which records how they were made."""
     model.to(torch.bfloat16).save_pretrained(arguments.export)
     if arguments.model == "bert":
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -218,7 +218,7 @@ def export(model: PreTrainedModel, tokenizer: Tokenizer, arguments: argparse.Nam
 
 
 def commands_so_far(arguments: argparse.Namespace) -> list[str]:
-    """The commands that trained this checkpoint, this one last; the same one again only resumed."""
+    """The commands that trained this checkpoint, the current one last; repeating a command only resumes it."""
     settings = {"steps": arguments.steps, "drills": arguments.drills, "lr": arguments.lr, "muon-lr": arguments.muon_lr}
     options = " ".join(f"--{name} {value:g}" for name, value in settings.items())
     command = f"python examples/train_starters.py {arguments.model} {options}"

@@ -1,4 +1,4 @@
-"""The state of a training in one file: written beside the old one, then moved over it, so that it can be killed."""
+"""Save and load the state of a training in one file, which is replaced atomically: a run can be killed at any time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def about(file: Path) -> dict[str, str]:
-    """What a state says of itself, such as its command; empty where there is none."""
+    """Metadata of a state, such as its command; empty if there is no file."""
     if not file.exists():
         return {}
     with safe_open(file, "pt") as saved:
@@ -21,19 +21,19 @@ def about(file: Path) -> dict[str, str]:
 
 
 def check_command(file: Path, command: str) -> None:
-    """Let a training go on only from a state of its own.
+    """Refuse a state that another command has written.
 
     Raises:
         SystemExit: the file is of another command.
     """
-    if (of := about(file).get("command", command)) != command:
-        raise SystemExit(f"{file} is of «{of}». Choose another --out, or delete it.")
+    if (written_by := about(file).get("command", command)) != command:
+        raise SystemExit(f"{file} is of «{written_by}». Choose another --out, or delete it.")
 
 
 def save_state(
     file: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: int, command: str | None = None
 ) -> None:
-    """Write the parameters, what the optimizers remember of them, the step, and the command that trains."""
+    """Write the parameters, the state of the optimizers, the step, and the command of the training."""
     state: dict[str, Tensor] = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
     for i, optimizer in enumerate(optimizers):
         for j, entry in optimizer.state_dict()["state"].items():
@@ -42,30 +42,30 @@ def save_state(
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
-    """Write tensors, of which several may share memory, and words about them."""
+    """Write tensors, which may share memory, and metadata ``about`` them."""
     half_written = file.with_suffix(".tmp")
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, half_written, about)
     os.replace(half_written, file)
 
 
 def load_state(file: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
-    """Restore them in place; returns the step."""
+    """Restore parameters and optimizers in place; returns the step."""
     state = load_file(file)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(state[f"model.{name}"])
     for i, optimizer in enumerate(optimizers):
-        whole = optimizer.state_dict()
+        optimizer_state = optimizer.state_dict()
         for key, value in state.items():
             if key.startswith(f"optimizer.{i}."):
                 _, _, j, name = key.split(".", 3)
-                whole["state"].setdefault(int(j), {})[name] = value
-        optimizer.load_state_dict(whole)
+                optimizer_state["state"].setdefault(int(j), {})[name] = value
+        optimizer.load_state_dict(optimizer_state)
     return int(state["step"])
 
 
 class StageState:
-    """The tensors of a training within one of its stages, in a file that says of which command they are.
+    """File with the tensors of one stage of a training, and the command that it belongs to.
 
     Raises:
         SystemExit: the file is of another command.
@@ -76,12 +76,12 @@ class StageState:
         check_command(file, command)
 
     def save(self, tensors: Mapping[str, Tensor], stage: int, step: int) -> None:
-        """Write all that a step changes."""
+        """Write all tensors that a step changes."""
         write_tensors(self.file, tensors, {"command": self.command, "stage": str(stage), "step": str(step)})
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], stage: int) -> int:
-        """Copy what was saved in this stage, if anything was, into tensors; returns the number of its steps."""
+        """Copy the state saved in this stage into ``tensors``; returns its number of steps, 0 without a saved state."""
         saved_as = about(self.file)
         if saved_as.get("stage") != str(stage):
             return 0

@@ -1,1 +1,1 @@
-"""The adapters: where each model keeps position. One file a model, no mathematics."""
+"""Adapters: where each family of models keeps position. One file per family, no mathematics."""

@@ -1,6 +1,6 @@
-"""BLOOM adds a linear bias (ALiBi) to the scores of every layer; nothing else of it knows position.
+"""Adapter of BLOOM, whose only source of positions is a linear bias (ALiBi) on the scores of every layer.
 
-Its attention computes inline, fuses q, k, v head by head, and adds the residual itself.
+Its attention is inline, fuses q, k and v head by head, and adds the residual itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hf_posenc.patches.shared.inline_decoder import InlineAdapter, InlineAttenti
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH
 from hf_posenc.schemes.bias.alibi import code_slopes
 
-ALL_TRAINED_ON = 2048  # tokens, of all BLOOM models: Le Scao et al. 2022, arXiv:2211.05100, section 3.2
+TRAINED_ON = 2048  # tokens, for all BLOOM models: Le Scao et al. 2022, arXiv:2211.05100, section 3.2
 
 
 class PatchedBloomAttention(InlineAttention, BloomAttention):
-    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         fused = self.query_key_value(x).unflatten(-1, (-1, 3, self.head_dim))
@@ -41,8 +41,8 @@ class PatchedBloomAttention(InlineAttention, BloomAttention):
         attention_mask: Tensor | None = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """The host's forward without its bias; see `BloomAttention`."""
-        out, weights = self.attend_at(alibi, hidden_states, mask=attention_mask, host=host)
+        """The model's own forward without its bias; see `BloomAttention`."""
+        out, weights = self.attend_with(alibi, hidden_states, mask=attention_mask, host=host)
         return dropout_add(out, residual, self.hidden_dropout, self.training), weights
 
 
@@ -78,9 +78,9 @@ class BloomAdapter(InlineAdapter):
         )  # fmt: skip
 
     def trained_length(self, config: BloomConfig) -> int:
-        """``seq_length``, which published configurations have; else that of the training of all BLOOM models."""
+        """``seq_length`` of the configuration, as published ones have it; otherwise `TRAINED_ON`."""
         stated = getattr(config, TRAINED_LENGTH, None) or getattr(config, "seq_length", None)
-        return int(stated or ALL_TRAINED_ON)
+        return int(stated or TRAINED_ON)
 
     def normed(self, base: BloomModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:
         block = base.h[layer]

@@ -1,10 +1,10 @@
-"""DeBERTa's second and third version keep position in scores of content and relative position, some in a table as well.
+"""Adapter of DeBERTa-v2 and -v3, which keep position in content–position scores, and some models in a table too.
 
     score[i, j] = (q_i · k_j + q_i · Kr[δ(i, j)] + k_j · Qr[δ(i, j)]) / √((1 + terms) d)
 
-A patched encoder builds no ``[query, key]`` tensor of distances and no ``[heads, query, key]`` tensor of these terms: a
-scheme that replaces the model's positions leaves them out, and one that keeps them computes them as the scheme
-``deberta`` does, from the model's own weights. The factor of q · k stays what the model has.
+A patched encoder builds no ``[query, key]`` tensor of distances and no ``[heads, query, key]`` tensor of these terms.
+A scheme that replaces the model's positions omits them. One that keeps them computes them as the scheme ``deberta``
+does, from the model's own weights. The factor of q · k does not change.
 
 He, Gao, Chen 2021, arXiv:2111.09543, section 3; see `hf_posenc.schemes.content.deberta`.
 """
@@ -30,8 +30,8 @@ from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter, heads_of
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
-from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode, LookupAttention, of_visible
-from hf_posenc.patches.shared.position_table import SchemePositionTable, as_wide
+from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode, LookupAttention, additive_mask
+from hf_posenc.patches.shared.position_table import SchemePositionTable, padded_to_width
 from hf_posenc.patches.shared.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.content.deberta import DeBERTa
@@ -39,7 +39,7 @@ from hf_posenc.schemes.host_rotation import HostRotation
 
 
 class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttention):
-    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
     attention_head_size: int
     dropout_name = "dropout"
@@ -48,7 +48,7 @@ class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttentio
 
     @property
     def factor(self) -> float:
-        """Of q · k: 1 / √((1 + terms) d)."""
+        """Factor of q · k: 1 / √((1 + terms) d)."""
         return float((self.attention_head_size * (1 + len(terms_of(self)))) ** -0.5)
 
     def project_query(self, x: Tensor) -> Tensor:
@@ -67,14 +67,14 @@ class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttentio
         rel_embeddings: Tensor | None = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """The host's forward; see `DisentangledSelfAttention`."""
+        """The model's own forward; see `DisentangledSelfAttention`."""
         if query_states is not None or relative_pos is not None:
             raise UnsupportedModel(
-                "Attention of this DeBERTa is called with its own queries or distances, which no scheme reads. "
+                "Attention of this DeBERTa is called with custom queries or distances, which no scheme reads. "
                 "Leave out query_states, relative_pos and z_steps."
             )
         host = self.looked_up(host)
-        mask = of_visible(attention_mask, host.get(KEYWORD), hidden_states.dtype)
+        mask = additive_mask(attention_mask, host.get(KEYWORD), hidden_states.dtype)
         q, k = self.project_query(hidden_states), self.project_key(hidden_states)
         v = heads_of(self.value_proj(hidden_states), self.attention_head_size)
         mixed, weights = self.attend(q, k, v, hidden=hidden_states, cache=None, mask=mask, host=host)
@@ -82,24 +82,24 @@ class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttentio
 
 
 def terms_of(attention: Any) -> list[str]:
-    """The terms of relative position that a layer's scores are scaled for."""
+    """The relative-position terms (``"c2p"``, ``"p2c"``) in a layer's scores."""
     return [term for term in ("c2p", "p2c") if term in attention.pos_att_type]
 
 
 class UnbiasedDebertaV2Encoder(DebertaV2Encoder):
-    """Encoder that leaves distances to the scheme, and masks keys only: nobody reads what padding attends to."""
+    """Encoder that computes no distances, and masks keys only: outputs of padding are never read."""
 
     def get_rel_pos(self, hidden_states: Any, query_states: Any = None, relative_pos: Any = None) -> Any:
-        """What the caller gave: no distances."""
+        """Return the caller's ``relative_pos``, by default None, instead of distances."""
         return relative_pos
 
     def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
-        """``[batch, 1, query or 1, key]`` of a mask ``[batch, key]`` or ``[batch, query, key]``."""
+        """Mask ``[batch, 1, query or 1, key]`` for a mask ``[batch, key]`` or ``[batch, query, key]``."""
         return attention_mask[:, None, None] if attention_mask.ndim <= 2 else super().get_attention_mask(attention_mask)
 
 
 class OwnPositions:
-    """The projections of relative positions that a layer has beside those of content."""
+    """Projections of relative positions in a layer that does not share them with content."""
 
     def __init__(self, attention: Any) -> None:
         self.attention = attention
@@ -114,11 +114,11 @@ class OwnPositions:
 
 
 class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias is DeBERTa's
-    """The terms of the model itself, where a scheme keeps the model's own positions: from its own weights and buckets.
+    """Scheme of the model's own content–position terms, from its own weights and buckets.
 
     Args:
-        geometry: of the model.
-        encoder: the module that has the table; the scheme refers to it and learns nothing of its own.
+        geometry: geometry of the model.
+        encoder: module with the table; the scheme refers to it and has no parameters.
     """
 
     record = HostRotation.record
@@ -127,8 +127,8 @@ class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias 
     def __init__(self, geometry: Geometry, encoder: Any) -> None:
         HostRotation.__init__(self, geometry)
         attentions = [layer.attention.self for layer in encoder.layer]
-        own = [] if attentions[0].share_att_key else [OwnPositions(one) for one in attentions]
-        self.__dict__.update(encoder=encoder, own=own)  # no submodules: their parameters are not the scheme's
+        projections = [] if attentions[0].share_att_key else [OwnPositions(one) for one in attentions]
+        self.__dict__.update(encoder=encoder, own=projections)  # no submodules: their parameters are not the scheme's
         self.active, self.mirrored = terms_of(attentions[0]), False
         self.idle = frozenset(("logit_scale",))
 
@@ -141,24 +141,24 @@ class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias 
         return max(int(self.__dict__["encoder"].max_relative_positions), self.side) + 1
 
     def reset_parameters(self) -> None:
-        """Nothing: all weights are the model's."""
+        """Do nothing: all weights belong to the model."""
 
     def logit_scale(self) -> float:
-        """One: the model's own factor of q · k has it."""
+        """One: the model's own factor of q · k includes the scale of the terms."""
         return 1.0
 
     def codes(self) -> Tensor:
-        """The model's table as its layers project it, ``[2 · side, width]``."""
+        """The part of the model's table that layers project, ``[2 · side, width]``."""
         encoder = self.__dict__["encoder"]
         return encoder.layer[0].attention.self.pos_dropout(encoder.get_rel_embedding()[: 2 * self.side])
 
     def index(self, distance: Tensor) -> Tensor:
-        """δ: the row of the table for each distance (query − key), int64, same shape."""
+        """Table row δ of each distance (query − key), int64, same shape."""
         return (bucketed(self.__dict__["encoder"], distance) + self.side).clamp(0, 2 * self.side - 1)
 
 
 def bucketed(encoder: Any, distance: Tensor) -> Tensor:
-    """Distances (query − key) as the model counts them, int64: its own code, which rounds a logarithm."""
+    """Bucket of each distance (query − key), int64, by the model's own code, which rounds a logarithm."""
     if encoder.position_buckets <= 0 or encoder.max_relative_positions <= 0:
         return distance.long()
     return make_log_bucket_position(distance, encoder.position_buckets, encoder.max_relative_positions).long()
@@ -166,7 +166,7 @@ def bucketed(encoder: Any, distance: Tensor) -> Tensor:
 
 @register_adapter("deberta-v2")
 class DebertaV2Adapter(Adapter):
-    """Where the second and third version of DeBERTa keep position."""
+    """Where DeBERTa-v2 and DeBERTa-v3 keep position."""
 
     attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {
         DisentangledSelfAttention: PatchedDisentangledSelfAttention
@@ -221,12 +221,12 @@ class DebertaV2Adapter(Adapter):
         if isinstance(first, AddsPositionCode):
             hidden = first.coded(hidden, positions)
         if table is not None:
-            hidden = hidden + as_wide(table(positions), hidden.shape[-1])
+            hidden = hidden + padded_to_width(table(positions), hidden.shape[-1])
         attention, start = base.encoder.layer[layer].attention.self, base.embeddings.LayerNorm(hidden)
         if isinstance(attention, PatchedDisentangledSelfAttention):
             return attention(start, position_ids=positions)[0]
-        # A model that is not patched counts positions itself: its buckets of these distances are computed here.
+        # An unpatched model counts positions itself, so its buckets of these distances are computed here.
         distance = positions[:, :, None] - positions[:, None, :]
-        own = {"relative_pos": bucketed(base.encoder, distance)} if base.encoder.relative_attention else {}
+        keywords = {"relative_pos": bucketed(base.encoder, distance)} if base.encoder.relative_attention else {}
         visible = torch.ones(1, 1, *distance.shape[1:], device=start.device)
-        return attention(start, visible, rel_embeddings=base.encoder.get_rel_embedding(), **own)[0]
+        return attention(start, visible, rel_embeddings=base.encoder.get_rel_embedding(), **keywords)[0]

@@ -1,9 +1,10 @@
-"""Falcon rotates queries and keys, or adds a linear bias (ALiBi) to the scores, as its configuration says.
+"""Adapter of Falcon, which rotates queries and keys, or adds a linear bias (ALiBi) to the scores.
 
-Its attention computes inline and fuses q, k, v in three layouts: head by head, with one key head for all queries
-(``multi_query``), or with one for each group of them (``new_decoder_architecture``). Keys of a group are cached once;
-transformers repeats them for each head. It adds the bias before it divides the scores by √head_dim, and rounds it to
-bfloat16; under ``eager`` it adds it twice, and under ``sdpa`` once, which is taken for what is meant.
+Its attention is inline and fuses q, k, v in three layouts: head by head, with one key head for all queries
+(``multi_query``), or with one key head per group of queries (``new_decoder_architecture``). A patched model caches the
+keys of a group once; transformers repeats them for each head. The model rounds the bias to bfloat16, and adds it before
+it divides the scores by √head_dim. transformers adds the bias twice under ``eager`` and once under ``sdpa``; the
+adapter adds it once.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from hf_posenc.schemes.bias.alibi import code_slopes
 
 
 class PatchedFalconAttention(InlineAttention, FalconAttention):
-    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
     @property
     def live_dropout(self) -> float:
-        """Beside a rotation the host drops no weights, whatever ``attention_dropout`` says."""
+        """Dropout probability of attention weights; with a rotation the model ignores ``attention_dropout``."""
         return super().live_dropout if self.config.alibi else 0.0
 
     @property
     def num_key_value_groups(self) -> int:
-        """Heads of queries for one of keys, as transformers' attention functions call it."""
+        """Query heads per key head, under the name that transformers' attention functions read."""
         return int(self.num_heads // self.num_kv_heads)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,13 +54,13 @@ class PatchedFalconAttention(InlineAttention, FalconAttention):
         position_ids: Tensor | None = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """The host's forward without its rotation or bias; see `FalconAttention`."""
+        """The model's own forward without its rotation or bias; see `FalconAttention`."""
         host["position_ids"] = position_ids
-        return self.attend_at(alibi, hidden_states, mask=attention_mask, host=host)
+        return self.attend_with(alibi, hidden_states, mask=attention_mask, host=host)
 
 
 class PatchedFalconFlashAttention2(PatchedFalconAttention, FalconFlashAttention2):
-    """The same for models that were built for FlashAttention 2, which have a class of their own."""
+    """`PatchedFalconAttention` for models built with FlashAttention 2, which has its own attention class."""
 
 
 class PatchedFalconModel(InlineDecoder, FalconModel):
@@ -111,6 +112,6 @@ class FalconAdapter(InlineAdapter):
 
 
 def own_slopes(heads: int, head_dim: int) -> tuple[float, ...]:
-    """Slopes of Falcon's bias of the scaled scores: the released ones in bfloat16, over √head_dim."""
+    """Slopes of Falcon's bias on scaled scores: ALiBi's slopes rounded to bfloat16, divided by √head_dim."""
     rounded = torch.tensor(code_slopes(heads), device="cpu").bfloat16().double()
     return tuple((rounded / head_dim**0.5).tolist())

@@ -1,4 +1,4 @@
-"""GPT-2 keeps position in one table, added before the first block. Its attention fuses q, k, v in `c_attn`."""
+"""Adapter of GPT-2, which adds one position table before the first block. Its attention fuses q, k, v in `c_attn`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hf_posenc.schemes.base import Scheme
 
 
 class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
-    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
     dropout_name = "attn_dropout"
     host_eager = staticmethod(eager_attention_forward)
@@ -39,7 +39,7 @@ class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
         encoder_attention_mask: Tensor | None = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """The host's forward for self-attention; see `GPT2Attention`."""
+        """The model's own forward for self-attention; see `GPT2Attention`."""
         fused = self.c_attn(hidden_states).view(*hidden_states.shape[:-1], 3, -1, self.head_dim)
         q, k, v = fused.permute(2, 0, 3, 1, 4).unbind()
         mixed, weights = self.attend(q, k, v, hidden=hidden_states, mask=attention_mask, host=host)
@@ -61,7 +61,7 @@ class GPT2Adapter(Adapter):
         )  # fmt: skip
 
     def scaled_already(self, config: GPT2Config) -> str | None:
-        """Of a table that this package has exported, with more rows than there were in the training."""
+        """``"a longer table"`` for an exported model whose table has more rows than in training, otherwise None."""
         return None if getattr(config, TRAINED_LENGTH, None) is None else "a longer table"
 
     def swaps(self, base: GPT2Model, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:

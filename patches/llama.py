@@ -1,4 +1,4 @@
-"""Llama rotates queries and keys in every attention module; nothing else of it knows position."""
+"""Adapter of Llama, whose only source of positions is the rotation (RoPE) of queries and keys in every layer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hf_posenc.schemes.base import Scheme, implements
 
 
 class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
-    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
     host_eager = staticmethod(eager_attention_forward)
 
@@ -36,9 +36,9 @@ class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
     def forward(
         self, hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Tensor | None = None, **host: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """The host's forward without its rotation; see `LlamaAttention`."""
+        """The model's own forward without its rotation; see `LlamaAttention`."""
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
-        mixed, weights = self.attend(  # handed over unnamed: what is rotated need not outlive its rotation
+        mixed, weights = self.attend(  # no local names: unrotated queries and keys are freed after their rotation
             self.q_proj(hidden_states).view(shape).transpose(1, 2),
             self.k_proj(hidden_states).view(shape).transpose(1, 2),
             self.v_proj(hidden_states).view(shape).transpose(1, 2),
@@ -48,11 +48,11 @@ class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
 
 
 class EmbeddingLlamaLayer(AddsPositionCode, LlamaDecoderLayer):
-    """The first layer, where a scheme that adds codes to the embeddings adds them."""
+    """The first layer, which adds the position codes of a scheme to its input."""
 
 
 class DisabledLlamaRotaryEmbedding(DisabledRotary, LlamaRotaryEmbedding):
-    """The model's rotation, switched off."""
+    """The model's rotary module, disabled."""
 
 
 @register_adapter("llama")

@@ -1,11 +1,11 @@
-"""MPNet keeps position twice: in a table, and in a learned bias of the distance that its encoder adds to all scores.
+"""Adapter of MPNet, which keeps position twice: in a table, and in a learned distance bias of its encoder.
 
     score[h, i, j] = q_i · k_j / √d + T[bucket(j − i), h]
 
 One table T of buckets serves all layers. A patched encoder builds no ``[heads, query, key]`` tensor of it: a scheme
 that replaces the model's positions leaves it out, and one that keeps them reads T by distance.
 
-Song, Tan, Qin, Lu, Liu 2020, arXiv:2004.09297; its bias is that of Raffel et al. 2019, arXiv:1910.10683, section 2.1.
+Song, Tan, Qin, Lu, Liu 2020, arXiv:2004.09297; the bias is from Raffel et al. 2019, arXiv:1910.10683, section 2.1.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTab
 from hf_posenc.patches.shared.t5_bias import OwnBias, biases
 from hf_posenc.schemes.base import Scheme
 
-FIRST = 2  # row of the table, and number of the first token: those before belong to padding
+FIRST = 2  # position id and table row of the first token; the rows before belong to padding
 
 
 class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
-    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
     attention_head_size: int
     dropout_name = "dropout"
@@ -40,7 +40,7 @@ class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
 
     @property
     def factor(self) -> float:
-        """Of q · k."""
+        """Factor of q · k."""
         return float(self.attention_head_size**-0.5)
 
     def project_query(self, x: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
         output_attentions: bool = False,
         **host: Any,
     ) -> tuple[Tensor, ...]:
-        """The host's forward; see `MPNetSelfAttention`."""
+        """The model's own forward; see `MPNetSelfAttention`."""
         host = self.looked_up(host)
         v = heads_of(self.v(hidden_states), self.attention_head_size)
         q, k = self.project_query(hidden_states), self.project_key(hidden_states)
@@ -67,14 +67,14 @@ class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
 
 
 class UnbiasedMPNetEncoder(MPNetEncoder):
-    """Encoder that leaves the bias of its layers' scores to the scheme."""
+    """Encoder without its bias of scores, which the scheme replaces."""
 
     def compute_position_bias(self, x: Tensor, position_ids: Tensor | None = None, num_buckets: int = 32) -> None:
-        """No bias."""
+        """Return None instead of a bias."""
 
 
 def own_bias(encoder: Any, distance: Tensor) -> Tensor:
-    """What an encoder adds to scores at ``distance […]`` (query − key), ``[heads, …]``, float32."""
+    """Bias ``[heads, …]`` that an encoder adds to scores at ``distance […]`` (query − key), float32."""
     bucket = MPNetEncoder.relative_position_bucket(-distance)
     return biases(encoder.relative_attention_bias, bucket)
 
@@ -127,7 +127,7 @@ class MPNetAdapter(Adapter):
         start = base.embeddings.LayerNorm(hidden + table(positions + FIRST))
         if isinstance(attention, PatchedMPNetSelfAttention):
             return attention(start, position_ids=positions)[0]
-        # A model that is not patched counts positions itself: its bias at these positions is computed here.
+        # An unpatched model counts positions itself, so its bias at these positions is computed here.
         distance = positions[:, :, None] - positions[:, None, :]
         bias = own_bias(base.encoder, distance).transpose(0, 1).to(hidden.dtype)
         return attention(start, position_bias=bias)[0]

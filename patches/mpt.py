@@ -1,7 +1,7 @@
-"""MPT adds a linear bias (ALiBi) to the scores of every layer; nothing else of it knows position.
+"""Adapter of MPT, whose only source of positions is a linear bias (ALiBi) on the scores of every layer.
 
-Its own bias ends at ``max_seq_len``. Of what its configuration says of positions (``attn_config``, ``learned_pos_emb``)
-transformers reads nothing.
+Its own bias ends at ``max_seq_len``. transformers ignores the entries about positions in its configuration
+(``attn_config``, ``learned_pos_emb``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hf_posenc.schemes.bias.alibi import code_slopes
 
 
 class PatchedMptAttention(InlineAttention, MptAttention):
-    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
     factor_name = "softmax_scale"
     dropout_name = "attn_dropout_p"
@@ -38,8 +38,8 @@ class PatchedMptAttention(InlineAttention, MptAttention):
     def forward(
         self, hidden_states: Tensor, position_bias: Any = None, attention_mask: Tensor | None = None, **host: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """The host's forward without its bias; see `MptAttention`."""
-        return self.attend_at(position_bias, hidden_states, mask=attention_mask, host=host)
+        """The model's own forward without its bias; see `MptAttention`."""
+        return self.attend_with(position_bias, hidden_states, mask=attention_mask, host=host)
 
 
 class PatchedMptModel(InlineDecoder, MptModel):

@@ -1,10 +1,10 @@
-"""Adapters by model type. Classes load when a model of their type is met; names are known without transformers.
+"""Registry of the adapters by model type. Each adapter class is imported when a model of its type is first patched.
 
-Third parties register by the decorator, or by an entry point of the group ``hf_posenc.adapters`` that names their
+Third parties register with the decorator, or with an entry point of the group ``hf_posenc.adapters`` that names their
 class.
 
-Built-in adapters are named by strings, so that `hf-posenc list` and ``import hf_posenc`` do not import
-transformers: with it the modules of Llama, GPT-2 and BERT take 7 s on two cores.
+Strings name the built-in adapters, so `hf-posenc list` and ``import hf_posenc`` do not import transformers. With the
+modules of Llama, GPT-2 and BERT that takes 7 s on two cores.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def register_adapter(model_type: str) -> Callable[[A], A]:
 
     Raises:
         NameNotAllowed: ``model_type`` is not a string, or another adapter has it.
-        WrongKind: what is registered is no `Adapter` subclass.
-        AdapterInvalid: the class lacks a member, or one is not what the contract of an adapter asks for.
+        WrongKind: the decorated object is not an `Adapter` subclass.
+        AdapterInvalid: the class lacks a member of the adapter contract, or has an invalid one.
     """
     if not isinstance(model_type, str) or not model_type.strip():
         raise NameNotAllowed(f"An adapter is named by a config.model_type, got {shown(model_type)}. Pass one.")
@@ -58,9 +58,9 @@ def register_adapter(model_type: str) -> Callable[[A], A]:
             raise WrongKind(
                 f"An adapter is a subclass of hf_posenc.extend.Adapter, got {shown(cls)}. Derive it from that."
             )
-        owner, own = _ADAPTERS.get(model_type), f"{cls.__module__}:{cls.__qualname__}"
+        owner, path = _ADAPTERS.get(model_type), f"{cls.__module__}:{cls.__qualname__}"
         target = owner if owner is None or isinstance(owner, str) else f"{owner.__module__}:{owner.__qualname__}"
-        if target not in (None, own):
+        if target not in (None, path):
             raise NameNotAllowed(
                 f"The model type {model_type!r} has the adapter {target}. Register one adapter a type."
             )
@@ -78,7 +78,7 @@ def register_adapter(model_type: str) -> Callable[[A], A]:
 
 
 def adapter_class(model_type: str) -> type[Adapter] | None:
-    """The adapter registered for a ``config.model_type``, imported now if it was not; None where there is none."""
+    """The adapter registered for a ``config.model_type``, imported if necessary; None if there is none."""
     load_entry_points(GROUP, _accept)
     target = _ADAPTERS.get(model_type)
     if isinstance(target, str):
@@ -94,23 +94,23 @@ def adapter_names() -> list[str]:
 
 
 def adapter_failures() -> str:
-    """A sentence about each installed adapter that could not be loaded, each after a blank; empty where all were."""
+    """One sentence about each installed adapter that failed to load, each after a blank; empty if none failed."""
     return plugin_failures(GROUP)
 
 
 def adapter_has_failed(model_type: str) -> bool:
-    """Whether an adapter is installed for a model type and could not be loaded."""
+    """Whether an installed adapter for a model type failed to load."""
     return has_failed(GROUP, model_type)
 
 
 def adapter_of_config(config: Any) -> type[Adapter] | None:
-    """The adapter for the model type of a configuration, or for the nearest type that its class derives from."""
+    """The adapter for the model type of a configuration, or for the nearest base class of the configuration."""
     types = [getattr(config, "model_type", None), *(vars(cls).get("model_type") for cls in type(config).__mro__)]
-    found = (adapter_class(one) for one in types if isinstance(one, str) and one)
-    return next((cls for cls in found if cls is not None), None)
+    adapters = (adapter_class(model_type) for model_type in types if isinstance(model_type, str) and model_type)
+    return next((cls for cls in adapters if cls is not None), None)
 
 
 def _accept(name: str, plugin: object) -> None:
-    """Register what an entry point names, unless its decorator has: an `Adapter` subclass, under the entry's name."""
+    """Register the `Adapter` subclass of an entry point, unless its own decorator already has."""
     if not inspect.ismodule(plugin) and plugin not in _ADAPTERS.values():
-        register_adapter(name)(plugin)  # type: ignore[type-var]  # which is what it finds out
+        register_adapter(name)(plugin)  # type: ignore[type-var]  # which register_adapter checks

@@ -1,13 +1,13 @@
-"""T5, mT5 and UMT5 keep position in a learned bias of the distance, which every layer of a stack adds to its scores.
+"""Adapters of T5, mT5 and UMT5, which keep position in a learned distance bias that every layer adds to its scores.
 
 An encoder stack sees both sides, a decoder stack earlier tokens only; scores are not scaled (the factor is 1). T5 and
-mT5 learn one table a stack, in its first layer, UMT5 one in every layer. A patched stack builds no
-``[heads, query, key]`` tensor of that bias: a scheme that replaces the model's positions leaves it out, and one that
-keeps them reads the table by distance. Cross-attention and the feed-forward layers are not touched.
+mT5 learn one table per stack, in its first layer, and UMT5 one in every layer. A patched stack builds no
+``[heads, query, key]`` tensor of that bias. A scheme that replaces the model's positions omits it, and one that keeps
+them reads the table by distance. Cross-attention and the feed-forward layers are not touched.
 
-Configurations of these models name no length. Without ``n_positions`` (files of before 2021 have it) the length is that
-of the pre-training texts: 512 tokens for T5 (Raffel et al. 2020, arXiv:1910.10683, section 3.1.2), 1,024 for mT5 (Xue
-et al. 2021, arXiv:2010.11934, section 3.2), whose recipe UMT5 follows; ``trained_length=`` overrides it.
+Configurations of these models contain no length, except ``n_positions`` in files from before 2021. The default is the
+length of the pre-training texts: 512 tokens for T5 (Raffel et al. 2020, arXiv:1910.10683, section 3.1.2), and 1,024
+for mT5 (Xue et al. 2021, arXiv:2010.11934, section 3.2), whose recipe UMT5 follows. ``trained_length=`` overrides it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ eager_attention_forward = modeling_t5.eager_attention_forward
 
 
 class PatchedT5Like(PatchedAttention):
-    """What the patched self-attention of T5, mT5 and UMT5 has in common."""
+    """Base class of the patched self-attention of T5, mT5 and UMT5."""
 
     q: nn.Linear
     k: nn.Linear
@@ -67,7 +67,7 @@ class PatchedT5Like(PatchedAttention):
 
 
 class SharedBiasAttention(PatchedT5Like):
-    """Self-attention of T5 and mT5, which hand the bias of the first layer on to the others: here, None."""
+    """Self-attention of T5 and mT5, which returns the bias for the other layers: None in a patched stack."""
 
     def forward(
         self,
@@ -77,7 +77,7 @@ class SharedBiasAttention(PatchedT5Like):
         position_bias: Tensor | None = None,
         **host: Any,
     ) -> tuple[Tensor, None, Tensor | None]:
-        """The host's forward for self-attention; see `T5Attention`."""
+        """The model's own forward for self-attention; see `T5Attention`."""
         if position_bias is not None:
             refuse_keyword("position_bias", position_bias, self.scheme)
         mixed, weights = self.attended(hidden_states, mask, host)
@@ -85,15 +85,15 @@ class SharedBiasAttention(PatchedT5Like):
 
 
 class PatchedT5Attention(SharedBiasAttention, T5Attention):
-    """T5's self-attention, which leaves position to ``scheme``. Parameters and names are the host's own."""
+    """T5's self-attention, which leaves position to ``scheme``. Parameters and names stay the model's own."""
 
 
 class PatchedMT5Attention(SharedBiasAttention, MT5Attention):
-    """mT5's self-attention, which leaves position to ``scheme``. Parameters and names are the host's own."""
+    """mT5's self-attention, which leaves position to ``scheme``. Parameters and names stay the model's own."""
 
 
 class PatchedUMT5Attention(PatchedT5Like, UMT5Attention):
-    """UMT5's self-attention, which leaves position to ``scheme``. Parameters and names are the host's own."""
+    """UMT5's self-attention, which leaves position to ``scheme``. Parameters and names stay the model's own."""
 
     def forward(
         self,
@@ -102,7 +102,7 @@ class PatchedUMT5Attention(PatchedT5Like, UMT5Attention):
         attention_mask: Tensor | None = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """The host's forward for self-attention; see `UMT5Attention`."""
+        """The model's own forward for self-attention; see `UMT5Attention`."""
         return self.attended(hidden_states, attention_mask, host)
 
 
@@ -111,7 +111,7 @@ class T5Adapter(Adapter):
     """Where T5 keeps position.
 
     Class attributes:
-        pretraining_length: tokens of the pre-training texts.
+        pretraining_length: length of the pre-training texts, in tokens.
     """
 
     attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {T5Attention: PatchedT5Attention}
@@ -133,7 +133,7 @@ class T5Adapter(Adapter):
         return (block.layer[0].SelfAttention for block in base.block)
 
     def tables(self, base: Any) -> list[nn.Module]:
-        """The attention modules that have a table."""
+        """The attention modules with a bias table."""
         return [one for one in self.attentions(base) if one.has_relative_attention_bias]
 
     def own_positions(self, base: nn.Module, geometry: Geometry, layer: int) -> OwnBias:
@@ -156,7 +156,7 @@ class T5Adapter(Adapter):
         attention, hidden = sublayer.SelfAttention, sublayer.layer_norm(hidden)
         if isinstance(attention, PatchedT5Like):
             return attention.attended(hidden, eager_mask(attention, hidden), {"position_ids": positions})[0]
-        # A model that is not patched counts positions itself: its bias at these positions is computed here.
+        # An unpatched model counts positions itself, so its bias at these positions is computed here.
         tables = self.tables(base)
         distance = positions[:, :, None] - positions[:, None, :]
         bias = own_bias(tables[0 if len(tables) == 1 else layer], distance).transpose(0, 1).to(hidden.dtype)

@@ -1,6 +1,6 @@
-"""Refuse an adapter whose mistakes would give wrong numbers: its class at registration, its answers when asked.
+"""Refuse an adapter whose mistakes would give wrong numbers: its class at registration, its return values at each use.
 
-`hf_posenc.patches.try_adapter` runs what it has patched.
+`hf_posenc.patches.try_adapter` checks the model that it has patched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PROJECTIONS = ("project_query", "project_key")
 COUNTS = ("heads", "kv_heads", "head_dim", "width")
-CORRECT = "Correct its geometry, or put back the configuration that the model was built with"
+CORRECT = "Correct its geometry, or restore the configuration that the model was built with"
 
 
 def check_class(cls: type[Adapter]) -> None:
@@ -43,8 +43,8 @@ def check_class(cls: type[Adapter]) -> None:
         if missing := [name for name in PROJECTIONS if getattr(new, name) is getattr(PatchedAttention, name)]:
             refuse(
                 cls,
-                f"patches with {new.__name__}, whose {' and '.join(missing)} would be that of PatchedAttention",
-                "Define it, and derive from PatchedAttention first",
+                f"patches with {new.__name__}, whose {' and '.join(missing)} would come from PatchedAttention",
+                "Define it in the class, and derive from PatchedAttention first",
             )
     base: Any = getattr(cls, "base_class", None)
     if not (inspect.isclass(base) and issubclass(base, PreTrainedModel)):
@@ -59,16 +59,16 @@ def checked_trained_length(adapter: Adapter, config: Any) -> int:
     """The trained length that an adapter reads from a configuration.
 
     Raises:
-        AdapterInvalid: it is no positive whole number.
+        AdapterInvalid: the length is not a positive whole number.
     """
     with explained_entries(adapter, config):
-        length, own = adapter.trained_length(config), adapter.host_length(config)
+        length, host_length = adapter.trained_length(config), adapter.host_length(config)
     if not _is_count(length):
         refuse(type(adapter), f"says that trained_length is {shown(length)}", "Return a positive int, in tokens")
-    if not _is_count(own):
+    if not _is_count(host_length):
         refuse(
             type(adapter),
-            f"is for {type(config).__name__}, which has max_position_embeddings = {shown(own)}",
+            f"is for {type(config).__name__}, which has max_position_embeddings = {shown(host_length)}",
             "Correct the configuration",
         )
     return length
@@ -76,7 +76,7 @@ def checked_trained_length(adapter: Adapter, config: Any) -> int:
 
 @contextmanager
 def explained_entries(adapter: Adapter, config: Any) -> Iterator[None]:
-    """Say which entry of a configuration an adapter asks for in vain."""
+    """Name the missing entry if an adapter reads one that the configuration does not have."""
     try:
         yield
     except AttributeError as error:
@@ -93,7 +93,7 @@ def geometry_of(adapter: Adapter, config: Any, *, trained_length: int, target_le
     """The geometry that an adapter reads from a configuration.
 
     Raises:
-        AdapterInvalid: it is no `Geometry`, or its numbers cannot be.
+        AdapterInvalid: the return value is not a `Geometry`, or its numbers are impossible.
     """
     cls = type(adapter)
     with explained_entries(adapter, config):
@@ -112,7 +112,7 @@ def geometry_of(adapter: Adapter, config: Any, *, trained_length: int, target_le
 
 @contextmanager
 def explained_swaps(adapter: Adapter) -> Iterator[None]:
-    """Say that an adapter's `swaps` reads what is not there, or yields something else than modules and classes."""
+    """Explain an error in an adapter's `swaps`: a missing attribute, or no pairs of module and class."""
     try:
         yield
     except (AttributeError, TypeError) as error:
@@ -124,14 +124,14 @@ def probed(adapter: Adapter, base: nn.Module, hidden: Tensor, positions: Tensor,
     """An adapter's `probe`, ``[1, token, channels]``.
 
     Raises:
-        AdapterInvalid: it returns something else.
+        AdapterInvalid: ``probe`` returns another type or shape.
     """
     out = adapter.probe(base, hidden, positions, layer)
     if not isinstance(out, Tensor) or out.ndim != 3 or out.shape[:2] != hidden.shape[:2]:
-        found = f"a tensor of shape {list(out.shape)}" if isinstance(out, Tensor) else shown(out)
+        returned = f"a tensor of shape {list(out.shape)}" if isinstance(out, Tensor) else shown(out)
         patched = any(isinstance(one, PatchedAttention) for one in base.modules())
         remedy = ", and in forward of the patched attention what the model's own returns" if patched else ""
-        happened = f"returns {found} from probe for {hidden.shape[1]} tokens{' once patched' if patched else ''}"
+        happened = f"returns {returned} from probe for {hidden.shape[1]} tokens{' once patched' if patched else ''}"
         refuse(type(adapter), happened, f"Return the attention's output, [1, token, channels]{remedy}")
     return out
 
@@ -141,5 +141,5 @@ def refuse(cls: type[Adapter], happened: str, remedy: str) -> None:
     raise AdapterInvalid(f"The adapter {cls.__name__} {happened}. {remedy}.")
 
 
-def _is_count(given: Any) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and given >= 1
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,7 +1,7 @@
-"""How the tests run: one thread a process, no network, exceptions to the checks printed at the end.
+"""Configuration of the tests: one thread per process, no network, and a list of known deviations at the end.
 
-``pytest`` runs what answers soon, ``pytest --runslow`` everything but the exhaustive matrix, which is marked ``full``:
-``pytest --runslow -m full``.
+``pytest`` runs the quick tests, ``pytest --runslow`` also the slow ones except the exhaustive matrix, which has the
+marker ``full``: ``pytest --runslow -m full``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-# Of processes that tests start, too. A name of the Hub that is looked up without a network takes a minute of retries.
+# Processes that tests start inherit these. Without a network, a look-up of a name on the Hub retries for a minute.
 for name, value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}.items():
     os.environ.setdefault(name, value)
 
@@ -23,11 +23,11 @@ from transformers.utils import logging  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--runslow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--runslow", action="store_true", help="also run the tests marked slow")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A failure must be everybody's. `--hypothesis-profile=thorough` draws more, where a test does not say how many.
+    # Examples are derandomized, so failures repeat everywhere. `--hypothesis-profile=thorough` draws more of them.
     settings.register_profile("usual", derandomize=True, deadline=None, max_examples=200)
     settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=2000)
     settings.load_profile(config.getoption("--hypothesis-profile") or "usual")
@@ -37,12 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed torch for each test: what one draws depends neither on the tests before it nor on the process it runs in."""
+    """Seed torch for each test, so its random numbers do not depend on earlier tests or the process."""
     torch.manual_seed(0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the slow ones, unless they are asked for."""
+    """Deselect slow tests without ``--runslow``."""
     if not config.getoption("--runslow"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
@@ -51,14 +51,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module", autouse=True)
 def earlier_objects_set_aside() -> None:
-    """Set aside the tests and what earlier ones left: to collect garbage among millions of objects takes seconds."""
+    """Freeze existing objects: garbage collection among millions of them takes seconds."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def example() -> Iterator[ModuleType]:
-    """The adapter for GPT-NeoX that the examples have."""
+    """The adapter for GPT-NeoX in the examples."""
     from .example_modules import example_module
 
     with example_module("third_party_adapter") as module:

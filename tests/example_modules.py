@@ -1,4 +1,4 @@
-"""Scripts of examples/, imported as they are when one of them runs: with what stands beside them."""
+"""Import scripts of examples/ as if they ran: with their folder on the path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @contextmanager
 def example_module(name: str) -> Iterator[ModuleType]:
-    """A script as a module; it and what it registers are forgotten again, so that no other test meets them."""
+    """A script as a module; on exit, the module and its registered adapters and schemes are removed."""
     known = set(adapters._ADAPTERS)
     sys.path.insert(0, str(EXAMPLES))
     try:

@@ -1,4 +1,4 @@
-"""Programs that tests start, each in a process group of its own, which is ended as a whole where it takes too long."""
+"""Start programs from tests, each in its own process group, and kill the group after a timeout."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 LIMIT = 1800
 """Seconds; a launch takes twenty on an idle machine."""
-OF_A_LAUNCH = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
+LAUNCH_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a program: one thread, no network, and none of another launch."""
-    kept = {name: value for name, value in os.environ.items() if name not in OF_A_LAUNCH}
-    return kept | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"} | more
+    """Environment of a program: one thread, no network, and no variables of another launch."""
+    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCH_VARIABLES}
+    return inherited | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"} | more
 
 
 def start(
     words: Sequence[Any], *, python: str = sys.executable, env: dict[str, str] | None = None, **how: Any
 ) -> subprocess.Popen:
-    """A Python program that runs."""
+    """Start a Python program; ``words`` are its arguments."""
     return subprocess.Popen(
         [python, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env=env or environment(), **how,
@@ -34,7 +34,7 @@ def start(
 
 
 def end(process: subprocess.Popen, limit: float = LIMIT) -> tuple[int, str, str]:
-    """Exit code, standard output and error."""
+    """Wait for a program; return its exit code, standard output and standard error."""
     try:
         out, err = process.communicate(timeout=limit)
     finally:
@@ -45,14 +45,14 @@ def end(process: subprocess.Popen, limit: float = LIMIT) -> tuple[int, str, str]
 
 
 def finish(process: subprocess.Popen) -> str:
-    """Standard output of a program that ends well."""
+    """Standard output of a program, which must exit with 0."""
     code, out, err = end(process)
     assert code == 0, err[-3000:]
     return out
 
 
 def launch(*words: Any, **more: str) -> str:
-    """Standard output of a program that accelerate launches on a port of its own, with its own words first."""
+    """Standard output of a program that accelerate launches on a free port; ``words`` follow accelerate's options."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

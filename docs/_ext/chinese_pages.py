@@ -1,4 +1,4 @@
-"""Pages under ``zh/``: their language, the theme's words in Chinese, and links between a page and its translation."""
+"""Pages under ``zh/``: set their language, translate the theme's words, and link each page and its translation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def setup(app: Any) -> dict[str, Any]:
 
 
 def localise(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Set a page's language, and link its translation where there is one."""
+    """Set the language of a page, and link its translation if there is one."""
     if pagename.startswith(FOLDER):
         context.update(language="zh-CN", _=translated, gettext=translated)
     other = translation(pagename)
@@ -37,11 +37,11 @@ def localise(app: Any, pagename: str, templatename: str, context: dict[str, Any]
 
 
 def translation(page: str) -> str:
-    """The name a page's translation has, whether or not it exists."""
+    """Name of a page's translation, which need not exist."""
     return page.removeprefix(FOLDER) if page.startswith(FOLDER) else FOLDER + page
 
 
 def translated(message: str, **values: Any) -> str:
-    """A text of the theme in Chinese; as it is where it has no translation."""
+    """Translate a text of the theme to Chinese; a text without a translation is returned unchanged."""
     text = WORDS.get(message, message)
     return text % values if values else text

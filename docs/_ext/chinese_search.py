@@ -1,7 +1,7 @@
 """Search in English and Chinese on one site: Chinese text is indexed by single characters and pairs of neighbours.
 
-Pairs need no dictionary, so a term that no dictionary has, such as 旋转位置编码, is found by the same rule as all
-others. A query is split likewise in the browser: a page is found when it has every pair of the query.
+Pairs need no dictionary, so terms that are in no dictionary, such as 旋转位置编码, are found too. The browser splits a
+query in the same way, and finds the pages that contain every pair of the query.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORD = re.compile(r"\w+")
 class SearchEnglishAndChinese(SearchEnglish):
     """English words by their stems, Chinese characters alone and in pairs."""
 
-    lang = "en+zh"  # language_name stays English: Sphinx makes the name of the stemmer of it
+    lang = "en+zh"  # language_name stays English, because Sphinx derives the name of the stemmer from it
     js_splitter_code = f"""
 var splitQuery = (query) =>
   query
@@ -38,12 +38,12 @@ var splitQuery = (query) =>
 
 
 def query_terms(query: str) -> list[str]:
-    """Split a query into the terms that a page must have: what `js_splitter_code` does in the browser."""
+    """Split a query into the terms that a page must contain, as `js_splitter_code` does in the browser."""
     return WORD.findall(RUN.sub(lambda run: f" {' '.join(pairs(run.group()))} ", query))
 
 
 def pairs(run: str) -> list[str]:
-    """Neighbouring characters, two at a time: of ``abc``, ``ab`` and ``bc``; one that is alone, as it is."""
+    """Pairs of neighbouring characters: ``ab`` and ``bc`` for ``abc``; a single character is returned alone."""
     return [first + second for first, second in pairwise(run)] or [run]
 
 

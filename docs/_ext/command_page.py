@@ -48,8 +48,8 @@ def command_names() -> list[str]:
 
 
 def helps(*command: str) -> str:
-    """What ``hf-posenc COMMAND --help`` says."""
-    said = io.StringIO()
-    with redirect_stdout(said), suppress(SystemExit):
+    """Output of ``hf-posenc COMMAND --help``."""
+    output = io.StringIO()
+    with redirect_stdout(output), suppress(SystemExit):
         main([*command, "--help"])
-    return said.getvalue().strip("\n") + "\n"
+    return output.getvalue().strip("\n") + "\n"

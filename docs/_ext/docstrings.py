@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: formulas are typeset, arXiv numbers become links, nothing else turns into markup."""
+"""Convert docstrings to Markdown: formulas are typeset, arXiv numbers become links, all other text stays plain."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
 def page(text: str, latex: str = "") -> str:
-    """A docstring as Markdown; indented parts become formulas in LaTeX, or blocks of code where there is none."""
+    """Convert a docstring to Markdown; indented parts become the formulas in ``latex``, or else blocks of code."""
     return "\n\n".join(blocks(text, latex)) + "\n"
 
 
 def blocks(text: str, latex: str = "") -> Iterator[str]:
-    """Paragraphs and formulas, one after the other."""
+    """Yield paragraphs and formulas in their order."""
     formulas = iter(latex.split("\n\n") if latex else ())
     for indented, lines in groupby(paragraphs(text), key=lambda paragraph: paragraph.startswith("    ")):
         if not indented:
@@ -30,33 +30,33 @@ def blocks(text: str, latex: str = "") -> Iterator[str]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Split at blank lines and at changes of indentation."""
-    found: list[list[str]] = [[]]
+    """Split a text at blank lines and at changes of indentation."""
+    groups: list[list[str]] = [[]]
     for line in text.split("\n"):
-        inside = found[-1]
-        if not line.strip() or (inside and line.startswith("    ") and not inside[-1].startswith(" ")):
-            found.append([])
+        current = groups[-1]
+        if not line.strip() or (current and line.startswith("    ") and not current[-1].startswith(" ")):
+            groups.append([])
         if line.strip():
-            found[-1].append(line)
-    return ["\n".join(lines) for lines in found if lines]
+            groups[-1].append(line)
+    return ["\n".join(lines) for lines in groups if lines]
 
 
 def prose(text: str) -> str:
-    """A text in which only code and links are markup."""
+    """Escape a text so that only code and arXiv links are markup."""
     return "".join(part if CODE.fullmatch(part) else linked(part) for part in CODE.split(text))
 
 
 def linked(text: str) -> str:
-    """Escaped text, with links to arXiv."""
+    """Escape a text, and link its arXiv numbers."""
     return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", SPECIAL.sub(r"\\\1", text))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; cells are Markdown already."""
+    """Format a Markdown table; cells are Markdown already."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("\n", " ") for cell in line) + " |" for line in lines) + "\n"
 
 
 def code(text: str) -> str:
-    """A cell of code."""
+    """Format the cell of a table as code; an empty text stays empty."""
     return "`" + text.replace("|", "\\|") + "`" if text else ""

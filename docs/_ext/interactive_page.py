@@ -17,6 +17,6 @@ def setup(app: Any) -> dict[str, Any]:
 
 
 def write_after(app: Any, error: Exception | None) -> None:
-    """Write the page, after a build of HTML that did not fail."""
+    """Write the page after a successful HTML build."""
     if error is None and app.builder.format == "html":
         (Path(app.outdir) / FILE).write_text(page_html(), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""MathJax from the package sphinx-mathjax-offline, copied into the site: formulas need no network.
+"""Copy MathJax from the package sphinx-mathjax-offline into the site, so that formulas need no network.
 
-That package is also a Sphinx extension, which copies all of its 24 MB. One file is enough: the one that draws formulas
-as SVG, with its glyphs inside, so that it works from ``file://`` as well.
+As a Sphinx extension, that package would copy all of its 24 MB. One file is enough: the script that draws formulas as
+SVG. It contains its glyphs, so it also works from ``file://``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def script() -> Path:
     """The script in the installed package.
 
     Raises:
-        ExtensionError: it is not installed.
+        ExtensionError: the package is not installed.
     """
-    found = find_spec(PACKAGE)
-    if found is None or found.origin is None:
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
         raise ExtensionError(f"{PACKAGE} is not installed. Run: pip install 'hf-posenc[docs]'")
-    return Path(found.origin).parent / "static" / "mathjax" / SCRIPT
+    return Path(spec.origin).parent / "static" / "mathjax" / SCRIPT

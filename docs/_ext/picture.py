@@ -1,6 +1,6 @@
-"""``{picture} name``: a plot with the command that makes it; the command alone where the file does not exist.
+"""Directive ``{picture} name``: a plot with the command that makes it, or only the command if the file is missing.
 
-On a page under ``zh/`` the same plot with Chinese labels and caption.
+On a page under ``zh/``, the plot has Chinese labels and a Chinese caption.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class PictureDirective(SphinxDirective):
     option_spec: ClassVar[dict[str, Any]] = {}
 
     def run(self) -> list[nodes.Node]:
-        """The figure, or the command that makes it."""
-        wanted = picture(self.arguments[0])
-        line = nodes.literal_block(f"$ {wanted.line}", f"$ {wanted.line}", language="console")
-        place, shows = Path(FOLDER.name) / wanted.file, wanted.caption
+        """Nodes of the figure and its command."""
+        made = picture(self.arguments[0])
+        line = nodes.literal_block(f"$ {made.line}", f"$ {made.line}", language="console")
+        path, caption = Path(FOLDER.name) / made.file, made.caption
         if self.env.docname.startswith(CHINESE):
-            chinese = chinese_picture(wanted.name)
-            place, shows = CHINESE / chinese.file, chinese.shows
-        file = FOLDER.parent / place
+            chinese = chinese_picture(made.name)
+            path, caption = CHINESE / chinese.file, chinese.shows
+        file = FOLDER.parent / path
         self.env.note_dependency(str(file))
         if not file.exists():
-            return [] if wanted.optional else [line]
-        image = nodes.image(uri=f"/{place.as_posix()}", alt=shows)
-        figure = nodes.figure("", image, nodes.caption(shows, shows))
+            return [] if made.optional else [line]
+        image = nodes.image(uri=f"/{path.as_posix()}", alt=caption)
+        figure = nodes.figure("", image, nodes.caption(caption, caption))
         return [figure, line]
 
 

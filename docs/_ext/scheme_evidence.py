@@ -1,4 +1,4 @@
-"""What was measured of a scheme, from the committed results: leaderboard, findings, costs, properties."""
+"""Sections of a scheme's page with measurements from committed results: leaderboard, findings, costs, properties."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def evidence(record: SchemeRecord) -> str:
 
 
 def leaderboard_tables(record: SchemeRecord) -> Iterator[str]:
-    """A table of scores for each model of the leaderboard, or why there is none."""
+    """Yield a table of scores for each model of the leaderboard, or a sentence on why there is none."""
     rows = [row for row in leaderboard() if row["scheme"] == record.name]
     if not rows:
-        said = {"recipe": " (a training recipe)", "training": " (it needs training)"}.get(record.use, "")
-        yield f"No row in the [leaderboard](../leaderboard.md){said}.\n"
+        reason = {"recipe": " (a training recipe)", "training": " (it needs training)"}.get(record.use, "")
+        yield f"No row in the [leaderboard](../leaderboard.md){reason}.\n"
         return
     yield INTRODUCTION
     for model in dict.fromkeys(row["model"] for row in rows):
@@ -53,7 +53,7 @@ def score(row: dict[str, str]) -> str:
 
 
 def cost_table(record: SchemeRecord) -> str:
-    """Section with time and memory on the models of the leaderboard, the same for every task."""
+    """Section with time and memory on the models of the leaderboard; they do not depend on the task."""
     measured = {r["model"]: r for r in leaderboard() if r["scheme"] == record.name and r["prefill_time_ratio"]}
     rows = [
         (model, ratio(row, "prefill"), ratio(row, "decode"), rounded(row["prefill_memory_ratio"]),
@@ -72,12 +72,12 @@ def ratio(row: dict[str, str], case: str) -> str:
 
 
 def rounded(value: str) -> str:
-    """A number with two digits; a dash for none."""
+    """Format a number with two decimals; an empty text as a dash."""
     return f"{float(value):.2f}" if value else "—"
 
 
 def findings_table(record: SchemeRecord) -> str:
-    """Claims of published findings in which a scheme is one of the variants."""
+    """Table of the claims of published findings that compare this scheme."""
     rows = [
         (f"[{name}](../findings.md)", prose(one["says"]), signed(one["gain"]), interval(one), one["outcome"])
         for name, entry in findings().items()
@@ -88,7 +88,7 @@ def findings_table(record: SchemeRecord) -> str:
 
 
 def schemes_of(claim: dict[str, Any]) -> set[str]:
-    """The schemes that a claim compares: its variants up to a comma, ``rope+randpos`` for both."""
+    """Schemes that a claim compares: names of its variants before a comma; ``rope+randpos`` names two schemes."""
     named = {part for value in claim.values() if isinstance(value, str) for part in value.partition(",")[0].split("+")}
     return named & scheme_names()
 
@@ -99,7 +99,7 @@ def interval(claim: dict[str, Any]) -> str:
 
 
 def properties(record: SchemeRecord) -> str:
-    """Section with the stored properties of a scheme, and what each number is."""
+    """Section with the stored properties of a scheme, and the meaning of each number."""
     parts = ["## Properties\n", f"```console\n$ python examples/lessons/properties {record.name}\n```\n"]
     for name, row in stored_properties().items():
         base, _, layer = name.partition(" (")
@@ -110,7 +110,7 @@ def properties(record: SchemeRecord) -> str:
 
 
 def answer(cell: dict[str, Any]) -> str:
-    """A stored cell as `python examples/lessons/properties` shows it."""
+    """Format a stored value as `python examples/lessons/properties` does."""
     value = None if cell["value"] is None else float(cell["value"])
     return prose(str(PropertyValue(cell["holds"], value, cell["says"], cell["note"])))
 
@@ -123,7 +123,7 @@ def leaderboard() -> list[dict[str, str]]:
 
 
 def signed(value: float) -> str:
-    """A gain with its sign."""
+    """Format a gain with its sign."""
     return f"{value:+.3f}"
 
 
@@ -134,7 +134,7 @@ def findings() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def stored_properties() -> dict[str, Any]:
-    """The committed properties: what docs/make_properties.py wrote."""
+    """The committed properties, which docs/make_properties.py wrote."""
     return json.loads((DOCS / "properties.json").read_text(encoding="utf-8"))
 
 

@@ -24,7 +24,7 @@ $ python docs/make_pictures.py schemes
 
 
 def gallery(records: Sequence[SchemeRecord]) -> str:
-    """The page: pictures that have been made, and a list of the schemes without one."""
+    """The page in Markdown: all existing pictures, and a list of the schemes without one."""
     drawn = [record for record in records if (FOLDER / file_of(record)).exists()]
     others = [f"[{record.name}]({record.name}.md)" for record in records if record not in drawn]
     parts = [HEAD, *(section(folder, drawn) for folder in (*KINDS, ""))]
@@ -36,7 +36,7 @@ def gallery(records: Sequence[SchemeRecord]) -> str:
 
 
 def section(folder: str, drawn: Sequence[SchemeRecord]) -> str:
-    """The schemes of one folder of `hf_posenc.schemes`."""
+    """Section with the pictures of one folder of `hf_posenc.schemes`."""
     thumbnails = [thumbnail(record) for record in drawn if kind(record) == folder]
     if not thumbnails:
         return ""

@@ -1,4 +1,4 @@
-"""Links between schemes, and from a scheme to the pages that explain it: found in the texts, not kept by hand."""
+"""Find links between schemes, and from a scheme to the pages that explain it, in docstrings and pages."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ KINDS = {
     "remap": "remaps of distances",
     "rotary": "rotations and their scalings",
 }
-"""What the folders of `hf_posenc.schemes` hold."""
+"""Contents of the folders of `hf_posenc.schemes`."""
 
 
 def links(record: SchemeRecord) -> str:
-    """Section with the schemes of the same kind, those that either text names, and the pages that explain it."""
+    """Section with related schemes, schemes of the same kind, and pages that explain the scheme."""
     rows = [
         ("related", scheme_list(related(record))),
         (f"other {KINDS[kind(record)]}" if kind(record) in KINDS else "", scheme_list(same_kind(record))),
@@ -48,34 +48,33 @@ def scheme_list(names: list[str]) -> str:
 
 
 def kind(record: SchemeRecord) -> str:
-    """The folder of a scheme's module; empty for one that lies in none."""
+    """Folder of a scheme's module; empty if the module is in none."""
     _, _, path = record.target.partition(":")[0].partition("hf_posenc.schemes.")
     return path.partition(".")[0] if "." in path else ""
 
 
 def same_kind(record: SchemeRecord) -> list[str]:
-    """The other schemes of its folder."""
+    """Other schemes in the folder of a scheme."""
     return [other.name for other in built_in() if kind(other) == kind(record) and other.name != record.name]
 
 
 def related(record: SchemeRecord) -> list[str]:
-    """Schemes that its text names, or whose text names it."""
-    mine = named_in(record)
-    return [
-        one.name for one in built_in() if one.name != record.name and (one.name in mine or record.name in named_in(one))
-    ]
+    """Schemes that a scheme's docstrings name, or whose docstrings name it."""
+    named = named_in(record)
+    others = [other for other in built_in() if other.name != record.name]
+    return [other.name for other in others if other.name in named or record.name in named_in(other)]
 
 
 @lru_cache
 def named_in_text(text: str) -> frozenset[str]:
-    """Names of the schemes that a text names: in backticks, or as papers write them."""
+    """Schemes that a text names, in backticks or as papers write them."""
     words = {part for one, several in QUOTED.findall(text) for part in (one or several).split("+")}
     words |= {word.lower().replace("-", "_") for word in TITLED.findall(text)}
     return frozenset(known_names()[word] for word in words if word in known_names())
 
 
 def named_in(record: SchemeRecord) -> frozenset[str]:
-    """Names of the schemes that a scheme's docstrings name."""
+    """Schemes that a scheme's docstrings name."""
     return named_in_text(f"{record.text}\n{record.about}")
 
 
@@ -95,5 +94,5 @@ def built_in() -> tuple[SchemeRecord, ...]:
 
 @lru_cache(maxsize=1)
 def known_names() -> dict[str, str]:
-    """Name and aliases of every scheme, with its name."""
+    """Name of the scheme for each name and alias."""
     return {word: record.name for record in built_in() for word in (record.name, *record.aliases)}

@@ -1,4 +1,4 @@
-"""Write one page a scheme from its record, and their index, before Sphinx reads its sources."""
+"""Write one page per scheme from its record, and an index, before Sphinx reads its sources."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def built_in() -> list[SchemeRecord]:
 
 
 def write_pages(folder: Path) -> None:
-    """Write all pages and their index; unchanged files keep their date, so that they are not built again."""
+    """Write all pages and the index; unchanged files keep their date, so that Sphinx does not build them again."""
     pages = {record.name: scheme_page(record, folder) for record in built_in()}
     folder.mkdir(exist_ok=True)
     others = {"index": index(built_in()), "gallery": gallery(built_in())}
@@ -99,7 +99,7 @@ def scheme_page(record: SchemeRecord, folder: Path) -> str:
 
 
 def example_model(record: SchemeRecord) -> str:
-    """A starter that the scheme is defined for."""
+    """Name of a starter for which the scheme is defined."""
     return "gpt2" if "table" in record.needs else "llama"
 
 
@@ -119,13 +119,13 @@ def facts(record: SchemeRecord) -> str:
 
 
 def citation(record: SchemeRecord) -> str:
-    """Section with the BibTeX of a scheme, folded."""
+    """Section with the BibTeX entry of a scheme, collapsed."""
     summary = f"<summary>BibTeX: <code>hf-posenc info {record.name} --bibtex</code></summary>"
     return f"## Cite\n\n<details>\n{summary}\n\n```bibtex\n{cite(record.name)}\n```\n\n</details>\n"
 
 
 def hooks(record: SchemeRecord) -> dict[str, str]:
-    """The hooks that a scheme's class overrides."""
+    """The hooks that a scheme's class overrides, with what they do."""
     cls = scheme_class(record.name)
     return {hook: what for hook, what in HOOKS.items() if getattr(cls, hook) is not getattr(Scheme, hook)}
 
@@ -136,12 +136,12 @@ def anchor(hook: str) -> str:
 
 
 def picture(record: SchemeRecord, docs: Path) -> str:
-    """The scheme's plot, where it has been made."""
+    """Directive for the scheme's plot."""
     return f"```{{picture}} scheme-{record.name}\n```\n" if record.name else ""
 
 
 def options(record: SchemeRecord) -> str:
-    """Options with their ranges and defaults."""
+    """Table of options with their ranges and defaults."""
     if not record.options:
         return "There are no options.\n"
     rows = [(code(name), kind.replace("|", "\\|"), code(default) or "required")
@@ -150,7 +150,7 @@ def options(record: SchemeRecord) -> str:
 
 
 def index(records: list[SchemeRecord]) -> str:
-    """All schemes, by how they are used."""
+    """Index page of all schemes, grouped by their use."""
     groups = {
         "Zero-shot": ("zero-shot", "A pretrained RoPE model can use these without training."),
         "Training": ("training", "These change what a model was pre-trained with, and need a fine-tune."),

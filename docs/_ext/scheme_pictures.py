@@ -1,4 +1,4 @@
-"""Draw the picture of every scheme that has none yet, before the pages of schemes and their gallery are written."""
+"""Draw missing pictures of schemes before the pages of schemes and the gallery are written."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ def setup(app: Any) -> dict[str, Any]:
 
 
 def draw_missing(app: Any) -> None:
-    """Draw for HTML only: about a second each, once; ``python docs/make_pictures.py schemes`` draws all anew."""
+    """Draw missing pictures for an HTML build, in about a second each.
+
+    ``python docs/make_pictures.py schemes`` draws all pictures again.
+    """
     if app.builder.format == "html":
         make_all([one for one in chosen(["schemes"]) if not (FOLDER / one.file).exists()])

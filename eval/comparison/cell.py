@@ -31,7 +31,7 @@ from hf_posenc.schemes.spec import plan
 
 @dataclass(frozen=True)
 class Cell:
-    """One scheme on one task at one length, or at all for a task without a sweep; the key is that of its settings."""
+    """One scheme on one task at one length, or at all lengths for a task without a sweep; its key digests settings."""
 
     entry: Entry
     task: str
@@ -56,14 +56,14 @@ class Measuring:
 
     Attributes:
         lm: lm-eval model object.
-        settings: of the comparison, with lengths and tasks; of these, the key of a cell has what its task reads.
-        model_args: of the model's object.
+        settings: settings of the comparison, with lengths and tasks; the key of a cell contains those its task reads.
+        model_args: arguments of the lm-eval model object.
         identity: digests of model, tokenizer, text and tasks, and versions.
-        text: that is measured on; None for the default text.
-        store: of finished cells.
-        own_digests: digests of the source and of the terms of the schemes that the model carries.
-        chosen: label to options that were chosen for it; see `hf_posenc.eval.comparison.tune`.
-        known: digests of terms that were computed, by settings: every task asks for the same ones.
+        text: measured text; None for the default text.
+        store: store of finished cells.
+        own_digests: digests of the source and of the terms of the schemes that the model itself carries.
+        chosen: options chosen for each label; see `hf_posenc.eval.comparison.tune`.
+        digest_cache: digests of terms by settings, computed once because every task needs the same ones.
     """
 
     lm: Any
@@ -74,7 +74,7 @@ class Measuring:
     store: Store
     own_digests: dict[str, Any]
     chosen: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    known: dict[str, str] = field(default_factory=dict, repr=False)
+    digest_cache: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def longest(self) -> int:
@@ -102,9 +102,9 @@ class Measuring:
                     yield self.cell(entry, task, group)
 
     def fit(self, entry: Entry) -> Entry:
-        """The entry with the options that a comparison chooses; those of the user stay.
+        """Add the options that a comparison chooses to those of the user, which stay.
 
-        An entry that is refused stays as it is: patching says why.
+        An entry that is refused is returned unchanged; patching gives the reason later.
         """
         if entry.scheme is None:
             return entry
@@ -115,84 +115,84 @@ class Measuring:
         except PosEncError:
             return entry
         options: dict[str, Any] = {}
-        for cls, given in parts:
-            wanted = cls.comparison_options(factor=lengths.factor, trained_length=lengths.trained)
-            options |= {name: value for name, value in wanted.items() if name not in given}
+        for cls, user_options in parts:
+            suggested = cls.comparison_options(factor=lengths.factor, trained_length=lengths.trained)
+            options |= {name: value for name, value in suggested.items() if name not in user_options}
         return replace(entry, options=options | entry.options)
 
     def lengths(self, entry: Entry) -> Lengths:
-        """Trained and target length of the patch; never less than was trained on."""
+        """Trained and target length of the patch; the default target is at least the trained length."""
         trained = trained_length_under(self.lm, entry)
-        given = {"target_length": max(self.longest, trained)} | entry.lengths if not fixed(entry) else entry.lengths
-        return resolve_lengths(configured=trained, **given)
+        default = {} if fixes_extension(entry) else {"target_length": max(self.longest, trained)}
+        return resolve_lengths(configured=trained, **default | entry.lengths)
 
     def computes(self, entry: Entry) -> dict[str, Any]:
         """Digests of the source of an entry's schemes and of their terms on the model, for the key of a cell."""
         if entry.scheme is None:
             return self.own_digests
-        classes, slot = [cls for cls, _ in plan(entry.scheme).parts], canonical(entry.settings())
-        if slot not in self.known:
-            self.known[slot] = self.terms(entry)
-        return {"source": sources_of(classes), "terms": self.known[slot]}
+        classes, settings = [cls for cls, _ in plan(entry.scheme).parts], canonical(entry.settings())
+        if settings not in self.digest_cache:
+            self.digest_cache[settings] = self.terms(entry)
+        return {"source": sources_of(classes), "terms": self.digest_cache[settings]}
 
     def needs_training(self, entry: Entry) -> bool:
-        """Whether the model's weights need training with an entry; see `Entry.needs_training`."""
+        """Whether the model must be trained to use the scheme of an entry; see `Entry.needs_training`."""
         try:
             base, adapter = base_model_of(self.lm.model)
-        except UnsupportedModel:  # on which every scheme is refused
+        except UnsupportedModel:  # every scheme is refused on such a model
             return entry.needs_training()
         return entry.needs_training(rotary=unscaled_geometry(adapter, base.config).rotary is not None)
 
     def has_effect(self, entry: Entry, length: int) -> bool:
-        """Whether an entry that is put on the model differs from the unpatched model up to a length.
+        """Whether the model under an entry differs from the unpatched model at a position below ``length``.
 
-        True where it is refused; past its target length, where a scheme need not be defined; and past the end of the
-        model's own table, where the unpatched model is not.
+        Also True where both cannot be compared: if the entry is refused, if ``length`` exceeds its target length, or if
+        it exceeds the model's own position table.
         """
         if entry.scheme is None:
             return True
         try:
-            schemes, target = self.built(entry), self.lengths(entry).target
-        except PosEncError:  # patching says why
+            schemes, target = self.layer_schemes(entry), self.lengths(entry).target
+        except PosEncError:  # patching gives the reason
             return True
         base, adapter = base_model_of(self.lm.model)
         geometry, positions = unscaled_geometry(adapter, base.config), spread_positions(length)
-        ends = target if geometry.table is None else min(target, geometry.table)
-        return length > ends or any(
+        comparable = target if geometry.table is None else min(target, geometry.table)
+        return length > comparable or any(
             differs_from_host(scheme, positions, geometry.of_layer(layer)) for layer, scheme in enumerate(schemes)
         )
 
     def terms(self, entry: Entry) -> str:
-        """Digest of the terms of an entry's schemes; the reason where they cannot be built."""
+        """Digest of the terms of an entry's schemes, or the error as text if they cannot be built."""
         try:
             with drawn_from(self.settings.seed):
-                return terms_digest(self.built(entry))
-        except Exception as error:  # patching says it again, as the reason of a refused or failed cell
+                return terms_digest(self.layer_schemes(entry))
+        except Exception as error:  # patching raises it again, and the cell is then refused or failed
             return f"{type(error).__name__}: {error}"
 
-    def built(self, entry: Entry) -> list[Scheme]:
-        """The scheme of every layer, apart from the model."""
+    def layer_schemes(self, entry: Entry) -> list[Scheme]:
+        """Build the scheme of every layer without patching the model."""
         base, adapter = base_model_of(self.lm.model)
         lengths, geometry = self.lengths(entry), unscaled_geometry(adapter, base.config)
-        chosen = layout_of(entry.scheme or "", entry.own_options, None, geometry)
+        layout = layout_of(entry.scheme or "", entry.own_options, None, geometry)
         geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
-        return build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
+        return build_layer_schemes(layout, geometry, adapter.name, partial(adapter.own_positions, base))
 
 
 def carried_by(model: nn.Module) -> dict[str, Any]:
-    """Digests of the source and of the terms of the schemes that a model carries as it stands."""
+    """Digests of the source and of the terms of the schemes that a model itself carries."""
     schemes = [module for module in model.modules() if isinstance(module, Scheme)]
     return {"source": sources_of(map(type, schemes)), "terms": terms_digest(schemes)}
 
 
 def sources_of(classes: Iterable[type]) -> list[str]:
-    """Digests of the source of classes that are not of this package, whose version is in every key.
+    """Digests of the source of classes from outside this package, whose own version is in every key.
 
-    One without source has no digest, and a key of its own each time: what it computed before is never shown again.
+    A class without source gets a random digest each time, so that its stored results are never used again.
     """
     return sorted({source_digest(cls) or uuid4().hex for cls in classes if is_foreign(cls)})
 
 
-def fixed(entry: Entry) -> bool:
-    """Whether the user fixed the extension of an entry, so that it is the same at every length."""
+def fixes_extension(entry: Entry) -> bool:
+    """Whether the user gave the factor or the target length of an entry."""
     return bool(entry.lengths.keys() & {"factor", "target_length"})

@@ -1,11 +1,11 @@
 """What a number depends on besides the weights: tokenizer, text, task files, options, versions, and a scheme's terms.
 
-Digests of contents, not names: a file or a checkpoint can change under the same name. The digest of a scheme's terms
-(rotation, remapped positions, mask, biases, scales on a few positions of a model) sees what its code alone does not
-show: a table that is read from a file, a constant set at run time. Values are compared to `DIGITS` significant digits:
-float32 has seven, and the last of them differ between processors. On another machine, one that falls between two
-roundings costs a measurement, never a stale number. What depends on the tokens' content has no terms of its own: there
-the code decides.
+Digests are of contents, not of names, because a file or a checkpoint can change under the same name. The terms of a
+scheme (rotation, remapped positions, mask, biases, scales) are evaluated at a few positions. Their digest covers what
+the code alone does not show, such as a table read from a file or a constant set at run time. Values are rounded to
+`DIGITS` significant digits: float32 has seven, and the last ones differ between processors. A value on the border of
+two roundings may cost a second measurement on another machine, but never gives a stale number. Terms that depend on the
+content of tokens cannot be evaluated this way; for these, the identity of the code has to suffice.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ from hf_posenc.schemes.base import Scheme
 
 PACKAGES = ("hf-posenc", "torch", "transformers", "tokenizers", "lm_eval")
 TASK_FILES = (".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet")
-"""Endings of the files in a folder of tasks that numbers may depend on: tasks, their code and their data."""
-READ = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
-"""The special tokens that a model reads with a text."""
+"""Suffixes of the files in a task folder that numbers may depend on: tasks, their code and their data."""
+READ_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
+"""Special tokens that a model may read together with a text."""
 
 
 def identity_of(
     text: str, include_path: str | Path | None, options: Mapping[str, Any], without: Path
 ) -> dict[str, Any]:
-    """What every number depends on, besides its own cell and files in ``without``, the folder of the results."""
+    """Digests that are part of every key; files in ``without``, the folder of the results, are left out."""
     identity: dict[str, Any] = {"versions": versions(), "text": text}
     if include_path is not None:
         identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=without)
     if options:
-        identity["options"] = {name: identified(name, value, without) for name, value in options.items()}
+        identity["options"] = {name: option_identity(name, value, without) for name, value in options.items()}
     return identity
 
 
-def identified(name: str, value: Any, without: Path) -> Any:
-    """One option: `FILES` by content alone; any other value that is a file, by name and content."""
+def option_identity(name: str, value: Any, without: Path) -> Any:
+    """Identity of one option: `FILES` by content alone; any other value that is a file, by name and content."""
     if name in FILES:
-        files = {str(one): Path(one).expanduser() for one in checked(name, Paths, value)}
-        return [files_digest(path, without=without) if os.path.exists(path) else one for one, path in files.items()]
+        files = {str(file): Path(file).expanduser() for file in checked(name, Paths, value)}
+        return [files_digest(path, without=without) if os.path.exists(path) else file for file, path in files.items()]
     if isinstance(value, (str, Path)) and os.path.isfile(value):
         return {"name": str(value), "content": files_digest(Path(value))}
     return to_json(value)
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Digest of what a tokenizer makes of a text.
+    """Digest of the parts of a tokenizer that decide how a text is tokenised.
 
-    Training and batching leave their traces in a saved tokenizer: a pad token, markers of a chat, and that the last
-    batch was padded or cut. None of them changes the tokens of a text that does not spell such a marker out.
+    Training and batching change a saved tokenizer: they add a pad token or chat markers, and store how the last batch
+    was padded or truncated. The digest ignores these, because no text changes its tokens unless it spells out a marker.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     content = tokenizer.get_vocab() if backend is None else json.loads(backend.to_str())
-    roles = {role: str(token) for role, token in tokenizer.special_tokens_map.items() if role in READ}
+    roles = {role: str(token) for role, token in tokenizer.special_tokens_map.items() if role in READ_TOKENS}
     markers = {str(t) for t in tokenizer.added_tokens_decoder.values() if t.special} - set(roles.values())
     if backend is None:
         content = [type(tokenizer).__name__, {token: i for token, i in content.items() if token not in markers}]
@@ -78,7 +78,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def files_digest(path: Path, suffixes: tuple[str, ...] = (), without: Path | None = None) -> str:
-    """Digest of a file, or of all files below a folder, less those below the folder ``without``."""
+    """Digest of a file, or of all files below a folder except those below the folder ``without``."""
     files = (
         sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts) if path.is_dir() else [path]
     )
@@ -104,18 +104,18 @@ def to_json(value: Any) -> Any:
 
 DIGITS = 4
 NEGLIGIBLE = 1e-5
-"""Values smaller than this part of the largest of a term count as zero: cancellation leaves noise of this size."""
+"""Share of a term's largest value below which a value counts as zero: cancellation leaves noise of this size."""
 
 
 def terms_digest(schemes: Iterable[Scheme]) -> str:
-    """Digest of the terms of the schemes of a model's layers; one that several layers share is taken once."""
-    each = {id(scheme): scheme for scheme in schemes}
+    """Digest of the terms of the schemes of a model's layers; a scheme that layers share is evaluated once."""
+    unique = {id(scheme): scheme for scheme in schemes}
     with torch.no_grad():
-        return digest_of(json.dumps([realised(scheme) for scheme in each.values()]))
+        return digest_of(json.dumps([evaluated_terms(scheme) for scheme in unique.values()]))
 
 
-def realised(scheme: Scheme) -> dict[str, Any]:
-    """The terms of a scheme at `positions` as JSON values; those that need tokens are left out."""
+def evaluated_terms(scheme: Scheme) -> dict[str, Any]:
+    """Terms of a scheme at `positions`, as JSON values; the error's name for a hook that needs tokens."""
     at = positions(scheme.geometry)
     call = PositionContext(at, at, scheme.geometry.causal, contiguous=False)
     hooks = {
@@ -124,47 +124,47 @@ def realised(scheme: Scheme) -> dict[str, Any]:
         "reposition": lambda: scheme.reposition(at, training=False),
         "terms": lambda: scheme.terms(call),
     }
-    found: dict[str, Any] = {}
+    terms: dict[str, Any] = {}
     for name, hook in hooks.items():
         try:
-            found[name] = described(hook(), at)
-        except Exception as error:  # of other people's code, or of a hook that needs tokens
-            found[name] = type(error).__name__
-    return found
+            terms[name] = term_values(hook(), at)
+        except Exception as error:  # from third-party code, or from a hook that needs tokens
+            terms[name] = type(error).__name__
+    return terms
 
 
 def positions(geometry: Geometry) -> Tensor:
-    """Positions of the first tokens, around the trained length, and up to the target length, ``[1, n]``."""
+    """Positions near the start, around the trained length, and up to the target length, ``[1, n]``."""
     trained, target = geometry.trained_length, geometry.target_length
     near = {0, 1, 2, 3, 7, trained // 8, trained // 4, trained // 2, trained - 1, trained, trained + 1}
     far = {(trained + target) // 2, target - 2, target - 1}
     return torch.tensor([sorted(at for at in near | far if 0 <= at < max(target, 2))])
 
 
-def described(value: Any, at: Tensor) -> Any:
-    """A term as JSON values: tensors rounded, functions of positions by their values at ``at``."""
+def term_values(value: Any, at: Tensor) -> Any:
+    """A term as JSON values: tensors are rounded, functions of positions are evaluated at ``at``."""
     if isinstance(value, Tensor):
         return rounded(value)
     if isinstance(value, float):
         return f"{value:.{DIGITS}g}"
     if isinstance(value, (tuple, list)):
-        return [described(inner, at) for inner in value]
+        return [term_values(inner, at) for inner in value]
     if isinstance(value, RowRotation):
         lengths = value.length_of(at)
-        return [rounded(lengths), *(described(value.rotation_of(int(n)), at) for n in lengths.unique())]
+        return [rounded(lengths), *(term_values(value.rotation_of(int(n)), at) for n in lengths.unique())]
     if isinstance(value, ToeplitzBias):
         return rounded(value.of_distance(at[0, :, None] - at[0, None, :]))
     if isinstance(value, (BlockBias, ValueBias)):
         return "content"
     if is_dataclass(value):
-        return {name: described(inner, at) for name, inner in vars(value).items()}
+        return {name: term_values(inner, at) for name, inner in vars(value).items()}
     if callable(value):  # such as the positions of a region
-        return described(value(at), at)
+        return term_values(value(at), at)
     return value if isinstance(value, (bool, int, str, type(None))) else type(value).__name__
 
 
 def rounded(values: Tensor) -> list[str]:
-    """Values in `DIGITS` significant digits."""
+    """Values with `DIGITS` significant digits, as text."""
     flat = values.detach().double().cpu().flatten()
     finite = flat[flat.isfinite()].abs()
     least = NEGLIGIBLE * float(finite.max()) if len(finite) else 0.0

@@ -17,7 +17,7 @@ from hf_posenc.core.memory import tensors_in
 from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.comparison.cell import Cell, Measuring, fixed
+from hf_posenc.eval.comparison.cell import Cell, Measuring, fixes_extension
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
@@ -29,44 +29,43 @@ from hf_posenc.patching.patch import patch_model, scheme_set_aside
 
 
 def measure_cells(measuring: Measuring, cells: Sequence[Cell], progress: ProgressCallback) -> list[Record]:
-    """Return the records of all cells; those missing in the store are measured and stored first."""
+    """Return the records of all cells; cells that are missing in the store are measured and stored first."""
     store = measuring.store
     stored = [] if measuring.settings.fresh else [store.get(cell.key) for cell in cells]
-    kept = {one.key: one for one in stored if one is not None and one.state != "failed"}  # that is tried again
-    todo = {cell.key: cell for cell in cells if cell.key not in kept}  # two labels may name the same settings
-    total, done = sum(cell.length for cell in todo.values()), 0  # a cell counts as its tokens of context
+    records = {one.key: one for one in stored if one is not None and one.state != "failed"}  # failed: tried again
+    todo = {cell.key: cell for cell in cells if cell.key not in records}  # two labels may name the same settings
+    total, done = sum(cell.length for cell in todo.values()), 0  # progress is in tokens of context
     for number, cell in enumerate(todo.values()):
-        doing = f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})"
-        begun = part_of(progress, done / total, cell.length / total)
-        begun(0.0, doing)
-        kept[cell.key] = measure_cell(measuring, cell, begun, doing)
-        store.put(kept[cell.key])
+        step = f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})"
+        cell_progress = part_of(progress, done / total, cell.length / total)
+        cell_progress(0.0, step)
+        records[cell.key] = measure_cell(measuring, cell, cell_progress, step)
+        store.put(records[cell.key])
         done += cell.length
-        progress(done / total, doing)
-    return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
+        progress(done / total, step)
+    return [replace(records[cell.key], scheme=cell.entry.label) for cell in cells]
 
 
-def measure_cell(measuring: Measuring, cell: Cell, progress: ProgressCallback, doing: str) -> Record:
-    """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
-    started, lm, own = time.monotonic(), measuring.lm, measuring.settings
+def measure_cell(measuring: Measuring, cell: Cell, progress: ProgressCallback, step: str) -> Record:
+    """Measure one cell and restore the model; the record says whether it is done, refused or failed."""
+    started, lm, settings = time.monotonic(), measuring.lm, measuring.settings
     length = cell.length if len(cell.lengths) == 1 else None
     record = Record(cell.key, cell.entry.label, cell.task, length, "refused", "", [], 0.0, cell.settings)
-    lm.on_request = lambda share, request: progress(share or 0.0, doing)
+    lm.on_request = lambda share, request: progress(share or 0.0, step)
     try:
         with patched(measuring, cell):
             record = replace(record, state="failed")
             device = next(lm.model.parameters()).device
             measurable = begin_peak(device)
-            found = evaluate(
+            result = evaluate(
                 lm, tasks=[cell.task], lengths=cell.lengths, longest=measuring.longest, label=cell.entry.label,
-                text=measuring.text, text_field=own.text_field,
-                include_path=own.include_path, trust_tasks=own.trust_tasks, options=SharedOptions(own.options),
-                **own.measure(),
+                text=measuring.text, text_field=settings.text_field, include_path=settings.include_path,
+                trust_tasks=settings.trust_tasks, options=SharedOptions(settings.options), **settings.measure(),
             )  # fmt: skip
             costs = costs_since(lm.model, device, measurable=measurable)
-        record = replace(record, reason=invalid_rows_reason(found.rows), remarks=found.remarks)
+        record = replace(record, reason=invalid_rows_reason(result.rows), remarks=result.remarks)
         if not record.reason:
-            record = replace(record, state="done", rows=found.rows, documents=found.documents, costs=costs)
+            record = replace(record, state="done", rows=result.rows, documents=result.documents, costs=costs)
     except PosEncError as error:
         record = replace(record, reason=str(error))
     except Exception as error:
@@ -75,7 +74,7 @@ def measure_cell(measuring: Measuring, cell: Cell, progress: ProgressCallback, d
 
 
 def failure_reason(error: Exception, cell: Cell) -> str:
-    """Describe an unexpected error in one line; out-of-memory errors with what to do."""
+    """Describe an unexpected error in one line; for an out-of-memory error, also say what to do."""
     what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if is_out_of_memory(error):
         return f"Out of memory at {cell.length} tokens ({what}). Choose shorter lengths or a smaller batch size."
@@ -84,7 +83,7 @@ def failure_reason(error: Exception, cell: Cell) -> str:
 
 @contextmanager
 def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
-    """Inside the block, patch the model with the scheme of a cell, in the place of the one a checkpoint carries."""
+    """Inside the block, patch the model with the scheme of a cell; it replaces a scheme that the checkpoint carries."""
     lm, entry = measuring.lm, cell.entry
     if entry.scheme is None:
         check_reach(lm, cell.length)
@@ -92,7 +91,7 @@ def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
         return
     lengths = dict(entry.lengths)
     with scheme_set_aside(lm.model):
-        if not fixed(entry):
+        if not fixes_extension(entry):
             lengths["target_length"] = max(measuring.longest, trained_length_under(lm, entry))
         with drawn_from(measuring.settings.seed):  # learned parameters are initialized randomly
             patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
@@ -100,7 +99,7 @@ def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
 
 
 def invalid_rows_reason(rows: Sequence[Row]) -> str:
-    """Return why the numbers cannot be reported; empty where they can."""
+    """Reason why the numbers cannot be reported; empty if they can."""
     if not rows:
         return "The task gave no number. Check its metrics."
     for row in rows:
@@ -110,11 +109,11 @@ def invalid_rows_reason(rows: Sequence[Row]) -> str:
 
 
 FEW, MANY = 16, 32
-"""Tokens of the two caches whose difference is that of a token: fewer than any window that schemes have by default."""
+"""Tokens of the two caches that are compared: fewer than any window that schemes have by default."""
 
 
 def begin_peak(device: torch.device) -> bool:
-    """Measure the peak memory from now on, of the device on CUDA, else of the process; False where that is not told."""
+    """Reset the peak memory of the CUDA device, otherwise of the process; False if it cannot be measured."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return True
@@ -122,14 +121,14 @@ def begin_peak(device: torch.device) -> bool:
 
 
 def costs_since(model: Any, device: torch.device, *, measurable: bool) -> Costs:
-    """Costs of a model, as it is patched now, since `begin_peak`."""
+    """Peak memory since `begin_peak`, and the size of the KV cache of the model as it is patched now."""
     peak = int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else memory.peak()
     name = str(device) if device.type == "cuda" else "process"
-    return Costs(peak if measurable else None, name, cache_per_token(model))  # that runs two small passes, afterwards
+    return Costs(peak if measurable else None, name, cache_per_token(model))  # this runs two passes, after the peak
 
 
 def cache_per_token(model: Any) -> float | None:
-    """Bytes that the KV cache of a model, as it is patched, takes for each token; None where it keeps none."""
+    """Bytes per token of the KV cache of a model, as it is patched now; None for a model without one."""
     if cache_name(type(unwrapped(model))) is None:  # encoders, and models whose state does not grow
         return None
     few, many = (cache_bytes(model, tokens) for tokens in (FEW, MANY))
@@ -138,8 +137,8 @@ def cache_per_token(model: Any) -> float | None:
 
 @torch.no_grad()
 def cache_bytes(model: Any, tokens: int) -> int:
-    """Bytes of the KV cache after so many tokens."""
+    """Bytes of the KV cache after ``tokens`` tokens."""
     ids = torch.zeros(1, tokens, dtype=torch.long, device=model.device)
     cache = cache_of(model(input_ids=ids, use_cache=True))
-    found = {(tensor.data_ptr(), tensor.shape): tensor.nbytes for tensor in tensors_in(cache)}
-    return sum(found.values())
+    sizes = {(tensor.data_ptr(), tensor.shape): tensor.nbytes for tensor in tensors_in(cache)}
+    return sum(sizes.values())

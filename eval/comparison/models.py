@@ -1,6 +1,6 @@
-"""The models of a comparison and its lines: their names, the reference among them, and all side by side.
+"""Models and lines of a comparison: their names, the reference line, and comparisons of several models as one.
 
-A line of a comparison of several models is an entry on one of them: ``base · yarn``, ``fine-tuned · yarn``.
+If several models are compared, a line is one entry on one model: ``base · yarn``, ``fine-tuned · yarn``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class MeasuredModel:
 
     Attributes:
         model: a loaded model, or the name of a model, a PEFT adapter or a bundled one.
-        name: in reports; by default that name, or the class of a loaded model.
-        tokenizer: of a loaded model.
+        name: name in reports; by default the name of the model, or the class of a loaded model.
+        tokenizer: tokenizer of a loaded model.
         arguments: further arguments of `PosEncLM`.
     """
 
@@ -35,32 +35,34 @@ class MeasuredModel:
     @property
     def shown_name(self) -> str:
         """The name in reports."""
-        given = isinstance(self.model, (str, os.PathLike))
-        return str(self.name or "") or (os.fspath(self.model) if given else type(self.model).__name__)
+        has_name = isinstance(self.model, (str, os.PathLike))
+        return str(self.name or "") or (os.fspath(self.model) if has_name else type(self.model).__name__)
 
 
-def models_of(given: Any, tokenizer: Any, model_args: dict[str, Any]) -> list[MeasuredModel]:
-    """The models to measure."""
-    several = list(given) if isinstance(given, (list, tuple)) else [given]
-    if not several:
+def models_of(model: Any, tokenizer: Any, model_args: dict[str, Any]) -> list[MeasuredModel]:
+    """The models to measure: ``model``, or each model of a list."""
+    listed = list(model) if isinstance(model, (list, tuple)) else [model]
+    if not listed:
         raise BadComparison("There is no model to compare. Pass one.")
     models = [
-        one if isinstance(one, MeasuredModel) else MeasuredModel(one, "", tokenizer, model_args) for one in several
+        one if isinstance(one, MeasuredModel) else MeasuredModel(one, "", tokenizer, model_args) for one in listed
     ]
     names = [model.shown_name for model in models]
-    if double := next((name for name in names if names.count(name) > 1), None):
-        raise BadComparison(f"Two models are called {shown(double)}. Give each a name of its own, as a MeasuredModel.")
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise BadComparison(
+            f"Two models are called {shown(duplicate)}. Give each a name of its own, as a MeasuredModel."
+        )
     return models
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """What labels call models: the last part of their names, or all of them where two would be called alike."""
+    """Names of models in labels: the last part of each name, or the full names if two last parts are equal."""
     short = {name: PurePath(name).name or name for name in names}
     return short if len(set(short.values())) == len(names) else {name: name for name in names}
 
 
 def combined(parts: Sequence[Comparison]) -> Comparison:
-    """Combine comparisons that one run has made of several models, with one text and one tokenizer."""
+    """Combine the comparisons that one run made of several models, on the same text with the same tokenizer."""
     if len(parts) == 1:
         return parts[0]
     first, names = parts[0].about, [part.about["model"] for part in parts]
@@ -91,28 +93,29 @@ def combined(parts: Sequence[Comparison]) -> Comparison:
     return Comparison(about, records)
 
 
-def check_reference(given: str, names: Sequence[str], entries: Sequence[Entry]) -> None:
-    """Refuse a reference that no line will have; of several models only the beginnings of labels are known so far."""
+def check_reference(against: str, names: Sequence[str], entries: Sequence[Entry]) -> None:
+    """Refuse a reference that no line will have; for several models, only the model in the label can be checked yet."""
     if len(names) == 1:
-        reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], given)
+        reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], against)
         return
     short = short_names(names).values()
-    if not any(given.startswith(f"{name} · ") for name in short):
+    if not any(against.startswith(f"{name} · ") for name in short):
         raise BadComparison(
-            f"against is {shown(given)}, which names no model, and several are compared: {', '.join(short)}. "
+            f"against is {shown(against)}, which names no model, and several are compared: {', '.join(short)}. "
             f"Name the model too, as in {f'{next(iter(short))} · {entries[0].label}'!r}."
         )
 
 
-def reference_of(schemes: Sequence[Mapping[str, Any]], given: str) -> str:
-    """The label of the reference: ``given``, or that of the only line with the scheme of this name."""
+def reference_of(schemes: Sequence[Mapping[str, Any]], against: str) -> str:
+    """Label of the reference: ``against`` itself, or the label of the only line with the scheme of that name."""
     labels = [scheme["label"] for scheme in schemes]
-    named = [given] if given in labels else [s["label"] for s in schemes if (s["scheme"] or UNPATCHED) == given]
-    if len(named) != 1:
+    by_scheme = [s["label"] for s in schemes if (s["scheme"] or UNPATCHED) == against]
+    matching = [against] if against in labels else by_scheme
+    if len(matching) != 1:
         raise BadComparison(
-            f"against is {shown(given)}, and the schemes are {', '.join(labels)}.{nearest(str(given), labels)} "
+            f"against is {shown(against)}, and the schemes are {', '.join(labels)}.{nearest(str(against), labels)} "
             "Choose one of them."
         )
     if len(labels) < 2:
         raise BadComparison(f"Only {labels[0]} is measured, so there is nothing to compare it with. Add a scheme.")
-    return str(named[0])
+    return str(matching[0])

@@ -34,12 +34,12 @@ MULTIPLES = (1, 2, 4)
 
 @dataclass(frozen=True)
 class Shared:
-    """What all models of a comparison are measured with.
+    """What all models of a comparison have in common.
 
     Attributes:
-        settings: with the lengths and tasks of the first model, once they are known.
-        text: the measured text; None for the default text.
-        development: text to choose options on; None for no choice.
+        settings: settings of the comparison; after the first model, with its lengths and tasks.
+        text: measured text; None for the default text.
+        development: text to choose options on; None without tuning.
         identity: digests of text and tasks, and the versions.
     """
 
@@ -51,32 +51,36 @@ class Shared:
     store: Store
 
 
-def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback, tokenizer: str | None) -> Comparison:
-    """Measure all cells of one model that the store does not have, and return the records of all."""
+def compare_on(model: MeasuredModel, shared: Shared, progress: ProgressCallback, tokenizer: str | None) -> Comparison:
+    """Measure the cells of one model that the store lacks, and return all its records.
+
+    ``tokenizer`` is the digest of the tokenizer of the models before, which must be the same; None for the first model.
+    """
     settings = shared.settings
     progress(0.0, "loading the model")
     with suppress_output():
-        lm = language_model(given.model, given.tokenizer, **given.arguments)
+        lm = language_model(model.model, model.tokenizer, **model.arguments)
     trained, carried = trained_length_of_lm(lm), lm.report.get("scheme")
     lengths = list(settings.lengths) or default_lengths(lm, shared.entries, trained)
     tasks = list(settings.tasks) or default_tasks(lm, shared.text)
     digests = {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
     measuring = Measuring(
-        lm, settings.model_copy(update={"lengths": tuple(lengths), "tasks": tuple(tasks)}), dict(given.arguments),
+        lm, settings.model_copy(update={"lengths": tuple(lengths), "tasks": tuple(tasks)}), dict(model.arguments),
         shared.identity | digests, shared.text, shared.store, carried_by(lm.model),
     )  # fmt: skip
     check_read(measuring)
     entries = [as_saved(entry, carried) for entry in shared.entries]
     if tokenizer not in (None, digests["tokenizer"]):
         raise BadComparison(
-            f"The tokenizer of {shown(given.shown_name)} differs from the tokenizer of the models before it, so "
+            f"The tokenizer of {shown(model.shown_name)} differs from the tokenizer of the models before it, so "
             "they would read different tokens. Compare them separately."
         )
     tuned = {}
     if (text := shared.development) is not None:
-        first, progress = part_of(progress, 0.0, TUNING, "choosing options: "), part_of(progress, TUNING, 1.0 - TUNING)
+        tuning_progress = part_of(progress, 0.0, TUNING, "choosing options: ")
+        progress = part_of(progress, TUNING, 1.0 - TUNING)
         tuning = replace(measuring, text=text, identity=measuring.identity | {"text": text.digest})
-        chosen, tried = choose_options(tuning, entries, first)
+        chosen, tried = choose_options(tuning, entries, tuning_progress)
         measuring = replace(measuring, chosen=chosen)
         tuned = {"tuned": {"text": text.label, "options": tried}}
         digests["development text"] = text.digest
@@ -86,7 +90,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
     records = measure_cells(measuring, cells, progress)
     named = {name: value for name, value in shared.identity.items() if name != "versions"}
     about = {
-        "model": given.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
+        "model": model.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
         "tasks": tasks, "schemes": schemes, "longest": measuring.longest,
         **settings.measure(),
         "text": None if shared.text is None else shared.text.label, "versions": shared.identity["versions"],
@@ -98,37 +102,38 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
 
 
 def default_lengths(lm: Any, entries: Sequence[Entry], trained: int) -> list[int]:
-    """Lengths that show a model within what it reads and beyond, in tokens.
+    """Default lengths within and beyond the context window of a model, in tokens.
 
-    Schemes on top of a model's own scaling count from the length that it reaches with that. They change nothing before.
+    A scheme on top of a model's own scaling extends the length that the model reaches with this scaling, and changes
+    nothing below it.
 
     Args:
         lm: lm-eval model object.
-        entries: the schemes; those that are refused are not asked.
-        trained: what the weights were trained on.
+        entries: the schemes; a refused scheme is ignored.
+        trained: length that the weights were trained on.
     """
-    counted = [trained]
+    reaches = [trained]
     with scheme_set_aside(lm.model):
         for entry in entries:
             with suppress(PosEncError):
-                counted.append(trained if entry.scheme is None else trained_length_under(lm, entry))
-    reach = max(counted)
+                reaches.append(trained if entry.scheme is None else trained_length_under(lm, entry))
+    reach = max(reaches)
     return [trained, reach, 2 * reach] if reach > trained else [trained * multiple for multiple in MULTIPLES]
 
 
 def check_read(measuring: Measuring) -> None:
-    """Refuse options that no task reads, before any cell is measured; tasks that are not ours may use any."""
-    own, tasks = measuring.settings, measuring.settings.tasks
-    if not (own.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= set(own_tasks()):
+    """Refuse options that no task reads before any cell is measured; tasks that are not ours may read any."""
+    settings, tasks = measuring.settings, measuring.settings.tasks
+    if not (settings.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= set(own_tasks()):
         return
-    metadata = own.metadata(measuring.text, measuring.lm.tokenizer) | {"longest": measuring.longest}
+    metadata = settings.metadata(measuring.text, measuring.lm.tokenizer) | {"longest": measuring.longest}
     with suppress_output():
-        loaded = [task for name in tasks for task in loaded_task(name, own.lengths, metadata)]
-    refuse_unread(own.options, loaded, text=measuring.text is not None)
+        loaded = [task for name in tasks for task in loaded_task(name, settings.lengths, metadata)]
+    refuse_unread(settings.options, loaded, text=measuring.text is not None)
 
 
 def loaded_task(name: str, lengths: Sequence[int], metadata: dict[str, Any]) -> list[Any]:
-    """A task at the longest length at which it can be measured; the cells of other lengths say why they cannot."""
+    """Load a task at the longest length it accepts; the cells of longer lengths report their error themselves."""
     for length in sorted(lengths, reverse=True):
         try:
             return list(load_tasks([name], metadata | {"lengths": [length]}, None)["tasks"].values())
@@ -139,9 +144,9 @@ def loaded_task(name: str, lengths: Sequence[int], metadata: dict[str, Any]) -> 
 
 
 def as_saved(entry: Entry, scheme: str | None) -> Entry:
-    """The baseline of a model that carries a scheme: that scheme, as the checkpoint has it."""
-    named = entry.scheme is None and scheme is not None
-    return replace(entry, label=f"{scheme} (as saved)") if named else entry
+    """Name the baseline of a model that carries a scheme after this scheme; return other entries unchanged."""
+    carries_scheme = entry.scheme is None and scheme is not None
+    return replace(entry, label=f"{scheme} (as saved)") if carries_scheme else entry
 
 
 def about_entry(entry: Entry, cells: Sequence[Cell], measuring: Measuring) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     entries × lengths × tasks → patch → evaluate → one row of the store → … → results.json, .csv, .md and page.html
 
-Every cell is stored as soon as it is measured; the same call again measures only what is missing. All lengths of a task
-score the same target tokens, because each leaves room for the longest context before them.
+Every cell is stored as soon as it is measured; repeating the call measures only missing cells. All lengths of a task
+score the same target tokens, because every target has room for the longest context before it.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def compare(
     command: str | None = None,
     progress: ProgressCallback | None = None,
     settings: CompareSettings | None = None,
-    **given: Any,
+    **arguments: Any,
 ) -> Comparison:
     """Measure every scheme on every task at every length, and write the results into a folder.
 
-    Finished cells are kept in ``cells.sqlite`` in that folder: after an interruption, the same call resumes; with any
-    other setting, cells are measured again. A refused scheme is reported with the reason, and a failed cell with its
-    error; all other cells are measured.
+    Finished cells are kept in ``cells.sqlite`` in that folder: after an interruption, the same call resumes. If a
+    setting changes, the cells that depend on it are measured again. A refused scheme is reported with the reason, and a
+    failed cell with its error; all other cells are measured.
 
     Args:
         model: a loaded model; or the name of a model, a PEFT adapter or a bundled model (``starter:llama``); or a list
@@ -61,39 +61,39 @@ def compare(
         schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries. If the
             model carries a scheme, ``unpatched`` means the model as it is; the other schemes replace its scheme.
         out: folder of ``cells.sqlite``, of the results and of the page.
-        tokenizer: of loaded models.
+        tokenizer: tokenizer of loaded models.
         command: command printed in reports to repeat the comparison.
         progress: called with the completed fraction and a description of the current step.
         settings: what is measured.
-        **given: fields of `hf_posenc.eval.settings.CompareSettings`, such as ``lengths``, ``tasks`` and ``against``,
-            which replace those of ``settings``; any other argument is one of `PosEncLM`.
+        **arguments: fields of `hf_posenc.eval.settings.CompareSettings`, such as ``lengths``, ``tasks`` and
+            ``against``. They replace those of ``settings``. All other arguments are passed to `PosEncLM`.
 
     Raises:
         PosEncError: an argument is invalid, or the folder cannot be used.
     """
     require_matplotlib()
-    wanted, model_args = split(CompareSettings, given, settings)
+    settings, model_args = split(CompareSettings, arguments, settings)
     entries, models = entries_of(schemes), models_of(model, tokenizer, model_args)
-    if wanted.against is not None:
-        check_reference(wanted.against, [one.shown_name for one in models], entries)
+    if settings.against is not None:
+        check_reference(settings.against, [one.shown_name for one in models], entries)
     folder = folder_of_results(out)
-    wanted = wanted.model_copy(update={"tasks": tuple(dict.fromkeys(wanted.tasks))})
-    wanted = with_held_out(wanted, [name for one in models for name in (one.model, one.arguments.get("peft"))])
-    check_tasks(wanted.tasks, wanted.include_path, trust=wanted.trust_tasks)
-    if wanted.text is not None:
-        check_settings_read(["text"], wanted.tasks)
-    alone = wanted.text is None and wanted.dev_text is not None  # the field is then the development text's
-    text = measured_text(wanted.text, **({} if alone else {"field": wanted.text_field}))
-    development = development_text(wanted, text) if wanted.tuned else None
-    identity = identity_of(text.digest, wanted.include_path, wanted.options, folder)
-    report_progress = progress or (lambda done, doing: None)
+    settings = settings.model_copy(update={"tasks": tuple(dict.fromkeys(settings.tasks))})
+    settings = with_held_out(settings, [name for one in models for name in (one.model, one.arguments.get("peft"))])
+    check_tasks(settings.tasks, settings.include_path, trust=settings.trust_tasks)
+    if settings.text is not None:
+        check_settings_read(["text"], settings.tasks)
+    only_development = settings.text is None and settings.dev_text is not None  # then the field is for that text
+    text = measured_text(settings.text, **({} if only_development else {"field": settings.text_field}))
+    development = development_text(settings, text) if settings.tuned else None
+    identity = identity_of(text.digest, settings.include_path, settings.options, folder)
+    report_progress = progress or (lambda done, step: None)
     with Store(folder / STORE) as store:
-        own_text = None if wanted.text is None else text
-        shared = Shared(entries, wanted, own_text, development, identity, store)
+        user_text = None if settings.text is None else text
+        shared = Shared(entries, settings, user_text, development, identity, store)
         comparison = combined(compare_each(models, shared, report_progress))
-        against = wanted.against and reference_of(comparison.about["schemes"], wanted.against)
+        against = settings.against and reference_of(comparison.about["schemes"], settings.against)
         comparison = replace(
-            comparison, about=comparison.about | {"command": command, "against": against, "rank": wanted.rank}
+            comparison, about=comparison.about | {"command": command, "against": against, "rank": settings.rank}
         )
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
@@ -101,26 +101,26 @@ def compare(
 
 
 def compare_each(models: Sequence[MeasuredModel], shared: Shared, progress: ProgressCallback) -> list[Comparison]:
-    """Compare the schemes on each model, with the lengths and tasks of the first where none are given."""
+    """Compare the schemes on each model; the first model sets the default lengths and tasks of the others."""
     parts: list[Comparison] = []
     for number, model in enumerate(models):
-        share, tokenizer = progress, None
+        model_progress, tokenizer = progress, None
         if len(models) > 1:
-            share = part_of(progress, number / len(models), 1 / len(models), f"{model.shown_name}: ")
+            model_progress = part_of(progress, number / len(models), 1 / len(models), f"{model.shown_name}: ")
         if parts:
             first = parts[0].about
-            kept = {"lengths": tuple(first["lengths"]), "tasks": tuple(first["tasks"])}
-            shared = replace(shared, settings=shared.settings.model_copy(update=kept))
+            of_first = {"lengths": tuple(first["lengths"]), "tasks": tuple(first["tasks"])}
+            shared = replace(shared, settings=shared.settings.model_copy(update=of_first))
             tokenizer = first["digests"]["tokenizer"]
         with evaluation_mode_if_live(model.model):
-            parts.append(compare_on(model, shared, share, tokenizer))
-        gc.collect()  # its memory is for the next one
+            parts.append(compare_on(model, shared, model_progress, tokenizer))
+        gc.collect()  # frees the memory of this model before the next one is loaded
     return parts
 
 
-def folder_of_results(given: Any) -> Path:
+def folder_of_results(out: Any) -> Path:
     """Validate and return the folder of a comparison."""
-    name = folder_to_write(given)
+    name = folder_to_write(out)
     if len(os.fsencode(Path(name).name)) > 255:
         raise FolderUnusable(f"{shown(name)} cannot be a folder: the name is too long. Choose another with --out.")
     check_not_taken(Path(name), EXPORTS, (STORE,))

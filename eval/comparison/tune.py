@@ -1,10 +1,10 @@
-"""Choose the options of schemes on a development text, which shares no document with the measured one.
+"""Choose the options of schemes on a development text, which shares no document with the measured text.
 
-    for each scheme: the candidate with the lowest loss on the development text, over all lengths
+    for each scheme: the candidate with the lowest mean loss on the development text, over all lengths
 
-Candidates are cells like all others: stored as soon as they are measured, and found again when the command is repeated.
-Values follow from the trained length T and the factor s = longest length / T. Every scheme is also tried with the
-options it has without tuning, so that tuning is never worse on the development text.
+Each candidate is measured in cells of the store, so a repeated command does not measure it again. The values to try
+follow from the trained length T and the factor s = longest length / T. Every scheme is also tried with the options that
+it has without tuning, so tuning is never worse on the development text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from hf_posenc.eval.comparison.cell import Measuring
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.measurable import is_masked
-from hf_posenc.eval.results.store import Record
 from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.texts.measured_text import TRAINING, MeasuredText, measured_text, module_text
 from hf_posenc.patching.patch import scheme_set_aside
@@ -36,31 +35,31 @@ from hf_posenc.texts import Document
 
 METRIC = "nll"
 TUNING = 0.5
-"""Share of the progress that choosing options has: a guess, as its cells are many, and of one cheap task."""
+"""Share of the progress bar for choosing options: a guess, because its cells are many but of one cheap task."""
 LONG_LINE = 40  # characters
 SHARED = 0.1
-"""Largest share of the long lines of either text that both may have: books of one publisher share their licence."""
+"""Largest share of long lines that two texts may have in common: books of one publisher share their licence."""
 
 
 def parts_of_trained(*shares: float) -> Callable[[float, int], list[int]]:
-    """Whole parts of the trained length."""
+    """Values that are shares of the trained length, whole tokens."""
     return lambda s, trained: [max(1, int(share * trained)) for share in shares]
 
 
 def times_factor(*multiples: float) -> Callable[[float, int], list[float]]:
-    """Multiples of the factor, none below 1."""
+    """Values that are multiples of the factor, at least 1."""
     return lambda s, trained: [max(1.0, multiple * s) for multiple in multiples]
 
 
 def grouped(factor: float, *multiples: float) -> tuple[int, ...]:
-    """Group sizes of eight bands of frequencies, fastest first, divided evenly among multiples of the factor."""
+    """Group sizes of DPE's `BANDS` frequency bands, fastest first; equal runs of bands get one multiple each."""
     return tuple(ceil(multiples[band * len(multiples) // BANDS] * factor) for band in range(BANDS))
 
 
 def one_band_apart(factor: float, *multiples: float) -> list[tuple[int, ...]]:
-    """Groups of twice the factor in all bands but one, in which they are one of the multiples."""
-    every = product(range(BANDS), multiples)
-    return [grouped(factor, *(multiple if b == band else 2 for b in range(BANDS))) for band, multiple in every]
+    """Group sizes of twice the factor in all bands but one; that band tries each of the multiples."""
+    choices = product(range(BANDS), multiples)
+    return [grouped(factor, *(multiple if b == band else 2 for b in range(BANDS))) for band, multiple in choices]
 
 
 Grid: TypeAlias = Mapping[str, Callable[[float, int], Sequence[Any]]]
@@ -77,7 +76,7 @@ GRID: Grid = {
     "size": parts_of_trained(1 / 4, 1 / 2, 3 / 4, 1),
     "multiplier": times_factor(1 / 4, 1 / 2, 1, 2),
 }
-"""Option to its values, given s and T."""
+"""Values to try of each option, as functions of s and T."""
 FINER: Grid = {
     **GRID,
     "window": parts_of_trained(1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8),
@@ -95,34 +94,35 @@ FINER: Grid = {
     "low_freq_factor": lambda s, trained: [0.5, 1.0, 2.0],
     "high_freq_factor": lambda s, trained: [4.0, 8.0],
 }
-"""The same for a budget: more values, and more options, of whose product only so many are tried."""
+"""Finer grid, used with a budget: more options with more values, from which ``budget`` candidates are drawn."""
 FACTORS = times_factor(1, 1.25, 1.5, 2)
-"""Values of ``factor`` for schemes that stretch a rotation by it: `pi`, `ntk`, `yarn` and their like."""
+"""Values of ``factor`` for schemes that stretch a rotation by it, such as `pi`, `ntk` and `yarn`."""
 PARTIAL = times_factor(1 / 6, 1 / 4, 1 / 2, 1)
-"""Values of ``factor`` beside a remap, which bounds distances itself: part of the way is enough."""
+"""Values of ``factor`` in a composition with a remap, which bounds distances itself: a smaller factor is enough."""
 
 
 def choose_options(
     measuring: Measuring, entries: Sequence[Entry], progress: ProgressCallback
 ) -> tuple[Mapping[str, dict[str, Any]], list[dict[str, Any]]]:
-    """Measure the candidates of every entry on the development text and choose among them.
+    """Measure the candidates of every entry on the development text and choose the best of each.
 
     Returns:
-        Label to the options chosen, and what was tried, for ``results.json``.
+        The chosen options by label, and all candidates with their losses for ``results.json``.
     """
-    own = measuring.settings
+    settings = measuring.settings
     task = (MASKED_TASKS if is_masked(measuring.lm.model) else CAUSAL_TASKS)[0]
-    wanted = [(entry, option) for entry in entries for option in candidates(measuring, entry, own.budget)]
+    trials = [(entry, trial) for entry in entries for trial in candidates(measuring, entry, settings.budget)]
     with scheme_set_aside(measuring.lm.model):
-        cells = [[measuring.cell(option, task, [length]) for length in own.lengths] for _, option in wanted]
-    records = measure_cells(measuring, [cell for some in cells for cell in some], progress)
-    by_key = {record.key: record for record in records}
+        cells = [[measuring.cell(trial, task, [length]) for length in settings.lengths] for _, trial in trials]
+    records = measure_cells(measuring, [cell for trial_cells in cells for cell in trial_cells], progress)
+    rows_of = {record.key: record.rows for record in records}  # empty for a cell that was refused or failed
     scores: dict[str, list[tuple[dict[str, Any], float]]] = {}
-    for (entry, option), some in zip(wanted, cells, strict=True):
-        losses = [loss for cell in some for loss in losses_of(by_key[cell.key])]
-        if len(losses) < len(some):
+    for (entry, trial), trial_cells in zip(trials, cells, strict=True):
+        rows = [row for cell in trial_cells for row in rows_of[cell.key]]
+        losses = [row.value for row in rows if row.metric == METRIC and row.depth is None]
+        if len(losses) < len(trial_cells):
             continue  # refused, such as a group too small for the length
-        options = {name: value for name, value in option.options.items() if name not in entry.options}
+        options = {name: value for name, value in trial.options.items() if name not in entry.options}
         scores.setdefault(entry.label, []).append((options, fmean(losses)))
     chosen = {label: min(tried, key=lambda scored: scored[1])[0] for label, tried in scores.items()}
     described = [
@@ -136,50 +136,47 @@ def choose_options(
 
 
 def candidates(measuring: Measuring, entry: Entry, budget: int | None = None) -> list[Entry]:
-    """The entry as it is, and with combinations of the options that its user left open; none of the unpatched model.
+    """The entry itself, and copies with combinations of the options that the user left open.
 
-    All of the small grid, or with a budget so many candidates in all, drawn at random from the finer grid.
+    Without a budget, all combinations of the small grid. With one, ``budget`` candidates in all, drawn at random from
+    the finer grid. No candidates for the unpatched model.
     """
     if entry.scheme is None:
         return []
     try:
         lengths = measuring.lengths(entry)
         grid = grid_of(entry, lengths.factor, lengths.trained, GRID if budget is None else FINER)
-    except PosEncError:  # patching says why
+    except PosEncError:  # patching gives the reason
         return [entry]
-    every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+    combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
     if budget is not None:
-        every = random.Random(f"{entry.label}-{measuring.settings.seed}").sample(every, min(budget - 1, len(every)))
-    return [entry, *(replace(entry, options={**entry.options, **values}) for values in every)]
+        draw = random.Random(f"{entry.label}-{measuring.settings.seed}")
+        combinations = draw.sample(combinations, min(budget - 1, len(combinations)))
+    return [entry, *(replace(entry, options={**entry.options, **options}) for options in combinations)]
 
 
 def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> dict[str, list[Any]]:
-    """The values to try of each option that its user left open."""
+    """The values to try of each option that the user left open."""
     parts = plan(entry.scheme or "", entry.own_options).parts
     grid: dict[str, Sequence[Any]] = {
         name: values[name](factor, trained)
-        for cls, given in parts
+        for cls, user_options in parts
         for name in defaults_of(cls)
-        if name in values and name not in given
+        if name in values and name not in user_options
     }
-    # Schemes that stretch a rotation by the factor of the patch, rather than by the length so far.
+    # Only schemes that stretch a rotation by the factor of the patch, not by the length of the text so far.
     if not entry.lengths and any(cls.stretches and cls.row_rotation is Scheme.row_rotation for cls, _ in parts):
         remapped = any(cls.regions is not Scheme.regions for cls, _ in parts)
         grid["factor"] = (PARTIAL if remapped else FACTORS)(factor, trained)
-    return {name: list(dict.fromkeys(found)) for name, found in grid.items()}
-
-
-def losses_of(record: Record) -> list[float]:
-    """The loss of a cell at its length; none where it was refused or failed."""
-    return [row.value for row in record.rows if row.metric == METRIC and row.depth is None]
+    return {name: list(dict.fromkeys(tried)) for name, tried in grid.items()}
 
 
 def development_text(settings: CompareSettings, measured: MeasuredText) -> MeasuredText:
-    """The text to choose options on; beside the default text, modules that it does not have."""
+    """Text to choose options on: the user's; if the default text is measured, other modules of the library."""
     if settings.dev_text is not None:
-        found = measured_text(settings.dev_text, field=settings.text_field)
-        check_apart(measured, found)
-        return found
+        development = measured_text(settings.dev_text, field=settings.text_field)
+        check_apart(measured, development)
+        return development
     if settings.text is not None:
         raise BadComparison("Options are chosen on a development text, and none is given. Pass --dev-text (dev_text=).")
     documents = tuple(Document(name, module_text(name)) for name in TRAINING[::8])
@@ -190,7 +187,7 @@ def development_text(settings: CompareSettings, measured: MeasuredText) -> Measu
 def check_apart(measured: MeasuredText, development: MeasuredText) -> None:
     """Refuse a development text that shares documents or passages with the measured one.
 
-    Lines are counted against the shorter text: an excerpt is a small part of the book, and all of it is the book's.
+    The share of common lines is relative to the shorter text, so an excerpt of a book is recognized as part of it.
     """
     documents, lines = passages(measured)
     other_documents, other_lines = passages(development)
@@ -204,7 +201,7 @@ def check_apart(measured: MeasuredText, development: MeasuredText) -> None:
 
 
 def passages(text: MeasuredText) -> tuple[set[str], set[str]]:
-    """The documents of a text that are not empty, and its lines that are long enough to be nobody else's."""
+    """The documents of a text that are not empty, and its lines that are long enough to be unique."""
     contents = [document.content for document in text.documents]
     lines = {line.strip() for content in contents for line in content.splitlines()}
     return {content for content in contents if content.strip()}, {line for line in lines if len(line) >= LONG_LINE}

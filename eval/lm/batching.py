@@ -1,14 +1,13 @@
-"""Batches of sequences, longest first, such that the score of a sequence never depends on the others.
+"""Batches of sequences, longest first, in which the score of a sequence never depends on the other sequences.
 
-    on CPU           sequences of one length, without padding: there, padding costs as much as text
-    on a device      sequences of like length, padded on the right
+    on CPU           sequences of equal length, without padding: on a CPU, padding costs as much as text
+    on a device      sequences of similar length, padded on the right
 
-Padding moves the positions of a scheme that depends on the sequence length: under such a scheme lengths are never
-mixed. Under the others nothing that follows a token reaches it, so that a batch of any size gives the numbers of a
-batch of one.
+A scheme that depends on the sequence length would see the padding, so it never gets a batch of mixed lengths. Under all
+other schemes no later token influences an earlier one, and a batch of any size gives the numbers of a batch of one.
 
-lm-eval takes what follows the tokens of the context for the target. Special tokens that a tokenizer appends to a text
-are stripped from it: the model would have to continue after the text has ended.
+lm-eval takes the tokens after the context as the target. Special tokens that a tokenizer appends to a text are removed,
+because the model would otherwise have to continue a text that has ended.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from hf_posenc.eval.lm.prefixes import closing_of, forget_longest, prefix_consis
 
 Row = tuple[int, ...]
 
-LIKE = 0.75
-"""Shortest sequence of a padded batch, as a share of the longest: at most a quarter of what is computed is padding."""
+LEAST_FILLED = 0.75
+"""Length of the shortest sequence of a padded batch over that of the longest: at most a quarter is padding."""
 AUTO_TOKENS = 8192
-"""Tokens of a batch where ``batch_size=auto``: lm-eval would find it by five forward passes of 64 long sequences."""
+"""Tokens per batch with ``batch_size=auto``, which lm-eval finds with five forward passes of 64 long sequences."""
 
 
 class Batched(HFLM):
@@ -51,14 +50,14 @@ class Batched(HFLM):
         return closing_of(self.tokenizer)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
-        """Tokens of a text to be continued, without the appended special tokens."""
+        """Tokens of a text without the special tokens that the tokenizer appends."""
         ids = super().tok_encode(string, add_special_tokens=add_special_tokens, **options)
         if self.closing and add_special_tokens is not False and ids[-len(self.closing) :] == self.closing:
             return ids[: -len(self.closing)]
         return ids
 
     def tok_batch_encode(self, strings: list[str], **options: Any) -> tuple[Tensor, Tensor]:
-        """Tokens and mask of prompts ``[prompt, token]``, padded on the left."""
+        """Tokens and attention mask of prompts, both ``[prompt, token]``, padded on the left."""
         ids, mask = super().tok_batch_encode(strings, **options)
         ends = len(self.closing)
         if ends and all(row[-ends:] == self.closing for row in ids.tolist()):
@@ -76,12 +75,12 @@ class Batched(HFLM):
 
     @property
     def pads(self) -> bool:
-        """Whether sequences of unlike length share a batch: where it is exact, and faster."""
+        """Whether sequences of different lengths share a batch: only where this is exact and faster."""
         return self.device.type != "cpu" and self.prefixes
 
     def states(self, keep: dict[Row, int]) -> Generator[tuple[Row, Tensor, Head], None, None]:
         """Yield each sequence with the final states of its last ``keep[sequence]`` positions, longest first."""
-        for batch in (like_lengths if self.pads else equal_lengths)(keep, self.rows_at_once):
+        for batch in (similar_lengths if self.pads else equal_lengths)(keep, self.rows_at_once):
             for row in batch:
                 check_row(self, row)
             forget_longest(self.model)
@@ -95,7 +94,7 @@ class Batched(HFLM):
                     yield row, own[end - keep[row] : end], head
 
     def rows_at_once(self, length: int) -> int:
-        """Batch size at a sequence length; 1 where positions are random, so that each sequence has its own seed."""
+        """Batch size at a sequence length; 1 for random positions, because each sequence has its own seed."""
         if randomises(self.model):
             return 1
         size = self.batch_size
@@ -103,15 +102,15 @@ class Batched(HFLM):
 
     @contextmanager
     def batch_of(self, size: int) -> Iterator[None]:
-        """Set the batch size of `HFLM` to ``size``."""
-        given, self.batch_size_per_gpu = self.batch_size_per_gpu, size
+        """Inside the block, set the batch size of `HFLM` to ``size``."""
+        before, self.batch_size_per_gpu = self.batch_size_per_gpu, size
         try:
             yield
         finally:
-            self.batch_size_per_gpu = given
+            self.batch_size_per_gpu = before
 
     def seeded(self, batch: list[Row]) -> AbstractContextManager[Any]:
-        """Seed random positions by the sequence, so that they are equal in every run, order and process."""
+        """Seed random positions with the sequence, so that they are equal in every run, order and process."""
         if not randomises(self.model):
             return nullcontext()
         return drawn_from(hash(batch[0]))
@@ -122,7 +121,7 @@ class Batched(HFLM):
         return torch.autocast(device_type=self.device.type, dtype=dtype, enabled=dtype is not None)
 
     def expect(self, total: int, what: str) -> None:
-        """Begin to count requests of one kind, of which there are ``total``."""
+        """Begin to count ``total`` requests of one kind."""
         self.kind, self.expected, self.finished = what, total, 0
 
     def bar(self, total: int, what: str, disable: bool) -> tqdm:
@@ -141,7 +140,7 @@ class Batched(HFLM):
 
 
 def equal_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[list[Row]]:
-    """Yield batches of sequences of one length, longest first, so that memory runs out early or never."""
+    """Yield batches of sequences of equal length, longest first, so that memory runs out early or never."""
     by_length: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         by_length[len(row)].append(row)
@@ -150,11 +149,11 @@ def equal_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[
         yield from (same[i : i + step] for i in range(0, len(same), step))
 
 
-def like_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[list[Row]]:
-    """Yield batches of sequences that are not much shorter than their first, longest first."""
+def similar_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[list[Row]]:
+    """Yield batches of sequences at least `LEAST_FILLED` times as long as the longest of the batch, longest first."""
     batch: list[Row] = []
     for row in sorted(rows, key=len, reverse=True):
-        if batch and (len(batch) == size(len(batch[0])) or len(row) < LIKE * len(batch[0])):
+        if batch and (len(batch) == size(len(batch[0])) or len(row) < LEAST_FILLED * len(batch[0])):
             yield batch
             batch = []
         batch.append(row)

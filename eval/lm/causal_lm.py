@@ -1,11 +1,10 @@
 """lm-eval's model type ``hf_posenc``: a Hugging Face model with a positional scheme; requests are never truncated.
 
-    base model → scheme → PEFT adapter              so that the adapter sees the positions it was trained with
+    base model → scheme → PEFT adapter              in this order, the adapter sees the positions it was trained with
 
-It scores as lm-eval's own ``hf`` does; without a scheme the numbers are the same. It differs where long contexts need
-it: an over-long request raises, only scored positions go through the head, the softmax is float32, requests of
-unlike length never share a padded batch (a scheme that looks at the length would see the padding), and several
-processes share the work on CPU too.
+Scores follow lm-eval's own ``hf``; without a scheme the numbers are the same. It differs where long contexts need it.
+A request that is too long raises an error. Only scored positions go through the head, and the softmax is float32. A
+scheme that depends on the length never gets a padded batch. Several processes share the work on CPU too.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from hf_posenc.eval.lm.measurable import (
     OTHER_WEIGHTS,
     check_head,
     check_one_stack,
-    hold,
+    disable_tying,
     model_arguments,
     refuse_unused,
-    ties_held,
+    without_tying,
 )
 from hf_posenc.eval.lm.scorer import Scored, Scorer, TokenRequest
 from hf_posenc.patching.patch import patch_model
@@ -42,7 +41,7 @@ from hf_posenc.patching.state import describe
 __all__ = ["PosEncLM", "Scored", "TokenRequest"]
 
 ON_OVERFLOW = ("error", "truncate")
-LONG_TEXT = "sequence-length-is-longer-than-the-specified-maximum"  # transformers' key of a warning that it gives once
+LONG_TEXT = "sequence-length-is-longer-than-the-specified-maximum"  # transformers' key of a warning it issues once
 LENGTHS = ("factor", "target_length", "trained_length", "layers")
 
 
@@ -50,18 +49,17 @@ class PosEncLM(Scorer):
     """A causal language model with a positional scheme, for lm-eval.
 
     Args:
-        pretrained: the name of a model, of a PEFT adapter, or of a bundled one (``starter:llama``); or a loaded model,
+        pretrained: name of a model, of a PEFT adapter, or of a bundled model (``starter:llama``); or a loaded model,
             patched or not.
-        scheme: scheme to patch in, and to leave in; None leaves the model unpatched.
+        scheme: scheme to patch in; it stays on the model. None patches nothing.
         factor, target_length, trained_length, layers: as in `hf_posenc.patch_model`.
         max_length: longest request in tokens; by default the patched model's target, else the model's own length.
         on_overflow: ``"error"`` raises `RequestTooLong`; ``"truncate"`` cuts from the left as ``hf`` does.
-        on_request: called after each scored request with the share done of its kind and a description; with it
-            lm-eval's own bar is off.
-        import_file: a Python file that registers the scheme or an adapter, imported first: what ``--import`` is to
-            hf-posenc.
-        share: whether the processes of a launch share the documents; by default where the model is loaded by name, as
-            a loaded model may exist in a single process of a training run only.
+        on_request: called after each scored request with the finished share of requests of its kind and a description;
+            it replaces lm-eval's progress bar.
+        import_file: Python file that registers the scheme or an adapter, imported first, as ``--import`` of hf-posenc.
+        share: whether the processes of a launch share the documents. By default they do if the model is loaded by name:
+            a loaded model may exist in only one process of a training run.
         **options: options of the scheme, and everything `HFLM` takes.
     """
 
@@ -101,8 +99,7 @@ class PosEncLM(Scorer):
                 patch_model(pretrained, scheme, **self.patch)
         options.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")  # `HFLM` takes CUDA for granted
         together = launch.accelerator() if (named if share is None else share) else None
-        with ties_held(self, pretrained):
-            hold(pretrained)
+        with without_tying(self, pretrained):
             super().__init__(pretrained, softmax_dtype=softmax_dtype, **options)
         self.tokenizer.deprecation_warnings[LONG_TEXT] = True  # long texts are cut into windows after this
         if together is not None:
@@ -114,29 +111,29 @@ class PosEncLM(Scorer):
         check_one_stack(self._config)
 
     def _create_tokenizer(self, pretrained: Any, tokenizer: Any, **loading: Any) -> None:
-        """Load the tokenizer; one that is missing or damaged is named with its folder."""
+        """Load the tokenizer; the error for a missing or damaged one names its folder."""
         name = tokenizer or pretrained
         with explained_errors(name if isinstance(name, str) else getattr(name, "name_or_path", "")):
             super()._create_tokenizer(pretrained, tokenizer, **loading)
 
     def _create_model(self, pretrained: str, *, peft: str | None = None, **loading: Any) -> None:
-        """Load by `hf_posenc.from_pretrained`, which puts scheme and PEFT adapter on in the right order."""
+        """Load with `hf_posenc.from_pretrained`, which applies scheme and PEFT adapter in the right order."""
         for name in OTHER_WEIGHTS:
             if loading.pop(name, None):
                 raise NotMeasurable(
                     f"{name} is not supported under a scheme. Load the model yourself and pass the object."
                 )
-        placing = ("parallelize", "gpus", "max_memory_per_gpu", "max_cpu_memory", "offload_folder")
-        placed = {name: loading.pop(name) for name in placing if name in loading}
-        loading |= self._get_accelerate_args(device_map=loading.pop("device_map", None), **placed)
-        given = {name: value for name, value in loading.items() if value not in (None, "", False)}
+        names = ("parallelize", "gpus", "max_memory_per_gpu", "max_cpu_memory", "offload_folder")
+        placement = {name: loading.pop(name) for name in names if name in loading}
+        loading |= self._get_accelerate_args(device_map=loading.pop("device_map", None), **placement)
+        loading = {name: value for name, value in loading.items() if value not in (None, "", False)}
         loaded: Any = from_pretrained(
             pretrained, model_class=self.AUTO_MODEL_CLASS, scheme=self.scheme, peft_adapter=peft,
-            output_loading_info=True, **self.patch, **given,
+            output_loading_info=True, **self.patch, **loading,
         )  # fmt: skip
         self._model, report = loaded
         check_head(report, pretrained)
-        hold(self._model)
+        disable_tying(self._model)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -145,11 +142,6 @@ class PosEncLM(Scorer):
             return describe(self.model).to_dict()
         except (NotPatched, UnsupportedModel):  # without a scheme, any model may be measured
             return {}
-
-    @property
-    def scheme_name(self) -> str:
-        """Name of the scheme in tables."""
-        return self.report.get("scheme", "unpatched")
 
     @property
     def own_length(self) -> int:
@@ -169,13 +161,13 @@ class PosEncLM(Scorer):
 
     @property
     def prefix_token_id(self) -> int:
-        """Id of the token put before a text without context."""
-        found = super().prefix_token_id
-        if found is None:
+        """Id of the token that precedes a text without context."""
+        token_id = super().prefix_token_id
+        if token_id is None:
             raise NotMeasurable(
                 "This tokenizer has neither a begin nor an end token. Pass prefix_token_id=, the token before a text."
             )
-        return found
+        return token_id
 
     def check_length(self, tokens: int, kind: str) -> None:
         """Refuse a request that would have to be truncated."""
@@ -186,7 +178,7 @@ class PosEncLM(Scorer):
             )
 
     def set_cache_hook(self, cache_hook: Any) -> None:
-        """Refuse a response cache, which knows a request by its text alone and would answer for another scheme."""
+        """Refuse a response cache: its key is the text of a request alone, so it would answer for another scheme."""
         if cache_hook.dbdict is not None:
             raise NotMeasurable(
                 "lm-eval's response cache (--use_cache) does not record the scheme of an answer. Leave it out; "

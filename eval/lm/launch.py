@@ -1,6 +1,6 @@
-"""Evaluation in several processes: each scores its share of the documents, the first has the results.
+"""Evaluation in several processes: each scores a share of the documents, and the first collects the results.
 
-    accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval …     GPUs, or without any CPU processes
+    accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval …     on GPUs, or on the CPU without a GPU
     torchrun --nproc-per-node 2 -m hf_posenc.cli eval …                         the same
     mpirun -n 2 python -m hf_posenc.cli eval …                                  the same
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-"""Where torchrun, Intel MPI, Open MPI and MVAPICH put the number of processes."""
+"""Environment variables in which torchrun, Intel MPI, Open MPI and MVAPICH store the number of processes."""
 
 
 def processes() -> int:
@@ -26,31 +26,31 @@ def processes() -> int:
 
 
 def accelerator() -> Any:
-    """Accelerator of a launch of several processes; None for a single process.
+    """`Accelerator` of a launch of several processes; None for a single process.
 
-    Without a GPU accelerate needs ``cpu=True``, or each process would take itself for the only one.
+    Without a GPU, accelerate needs ``cpu=True``; otherwise each process believes that it is the only one.
     """
     if processes() < 2:
         return None
     from accelerate import Accelerator
 
     joined_before = torch.distributed.is_initialized()
-    found = Accelerator(cpu=not torch.accelerator.is_available())
+    launched = Accelerator(cpu=not torch.accelerator.is_available())
     if not joined_before:
         atexit.register(leave)
-    return found if found.num_processes > 1 else None
+    return launched if launched.num_processes > 1 else None
 
 
 def leave() -> None:
-    """Destroy the process group before Python exits: its threads would abort the process otherwise."""
+    """Destroy the process group before Python exits; otherwise its threads would abort the process."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def share(lm: Any, found: Any) -> None:
-    """Set rank and world size of ``lm``, by which lm-eval distributes documents."""
-    lm.accelerator = found
-    lm._rank, lm._world_size = found.process_index, found.num_processes
+def share(lm: Any, launched: Any) -> None:
+    """Set rank and world size of ``lm``, which lm-eval uses to distribute documents."""
+    lm.accelerator = launched
+    lm._rank, lm._world_size = launched.process_index, launched.num_processes
 
 
 def from_first(lm: Any, value: Any) -> Any:

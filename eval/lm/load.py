@@ -1,4 +1,4 @@
-"""Load a model for lm-eval: from a loaded model, a folder or a hub name to a language model object."""
+"""Create the lm-eval model object of a loaded model, or of a model named by a folder or Hub name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hf_posenc.eval.tasks.sweep import Count, checked
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
-    """Return the lm-eval model object of a loaded model, or of one by name; such an object is returned unchanged."""
+    """Create the lm-eval model object of a loaded or named model; an lm-eval model object is returned unchanged."""
     require_lm_eval()
     import torch
     from lm_eval.api.model import LM
@@ -48,32 +48,30 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
 
 
 def model_name(lm: Any) -> str:
-    """The name or path the model came from, else its class."""
+    """Name or path that the model was loaded from, otherwise its class."""
     from hf_posenc.eval.lm.log_probs import unwrapped
 
-    if not hasattr(lm, "model"):  # of an interface to a server
+    if not hasattr(lm, "model"):  # an interface to a server
         return type(lm).__name__
     inner = unwrapped(lm.model)
     return getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__
 
 
 def scheme_name(lm: Any) -> str:
-    """Name of the scheme in tables, of any lm-eval model object."""
+    """Name in tables of the scheme of any lm-eval model object."""
     from hf_posenc.errors import NotPatched, UnsupportedModel
     from hf_posenc.patching.state import describe
 
-    if hasattr(lm, "scheme_name"):
-        return str(lm.scheme_name)
     try:
         return str(describe(lm.model).to_dict()["scheme"])
     except (AttributeError, NotPatched, UnsupportedModel):
         return "unpatched"
 
 
-def refuse_loading(lm: Any, given: dict[str, Any]) -> None:
-    """Refuse arguments that would have to be known when a model object was made."""
-    for name, value in given.items():
-        if name != "on_request" and value is not None:  # who reports progress may be anyone
+def refuse_loading(lm: Any, arguments: dict[str, Any]) -> None:
+    """Refuse arguments that only take effect when a model object is created."""
+    for name, value in arguments.items():
+        if name != "on_request" and value is not None:
             raise UnknownOption(
                 f"{name}={shown(value)} has no effect on this {type(lm).__name__}, which exists already. Pass it when "
                 "you create the object, or pass the model itself."
@@ -81,7 +79,7 @@ def refuse_loading(lm: Any, given: dict[str, Any]) -> None:
 
 
 def require_lm_eval() -> None:
-    """Raise an error that names the missing extra instead of the module; warn of an untested version."""
+    """Raise an error that names the extra to install if lm-eval is missing; warn of an untested version."""
     with explained_imports():
         import lm_eval  # noqa: F401
     beyond_tested("lm-eval")
@@ -94,9 +92,9 @@ MODEL_TYPES = {
 
 
 def register_models() -> None:
-    """Make ``hf_posenc`` and ``hf_posenc_mlm`` known to lm-eval, which does not read entry points before 0.5.
+    """Register ``hf_posenc`` and ``hf_posenc_mlm`` with lm-eval, which does not read entry points before 0.5.
 
-    lm-eval registers its own model types when it looks one up in an empty registry; they are registered first here.
+    lm-eval registers its own model types only when it looks one up in an empty registry, so they are registered first.
     """
     import lm_eval.models  # noqa: F401
     from lm_eval.api.registry import model_registry

@@ -2,7 +2,7 @@
 
     target tokens → [MASK] → one forward pass → log softmax at their positions
 
-lm-eval's own ``hf`` loads BERT as a decoder without a causal mask, which sees the very tokens it has to predict.
+lm-eval's own ``hf`` loads BERT as a decoder without a causal mask, which sees the tokens that it has to predict.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PosEncMLM(PosEncLM):
         return self.each(requests, self.masked_answer)
 
     def each(self, requests: list[Instance], answer: Callable[..., Any]) -> list[Any]:
-        """The answers to requests, of which lm-eval repeats some to even out its processes."""
+        """Answer each request once; lm-eval repeats some requests so that all processes have equally many."""
         unique = {id(request): request.args for request in requests}
         self.expect(len(unique), "Scoring")
         answers = {key: answer(*args) for key, args in unique.items()}
@@ -57,15 +57,15 @@ class PosEncMLM(PosEncLM):
         self.check_length(len(ids), "masked")
         check_row(self, ids)
         row, chosen = torch.tensor([ids], device=self.device), torch.tensor(positions, device=self.device)
-        hidden = row.clone()
-        hidden[0, chosen] = self.tokenizer.mask_token_id
+        masked = row.clone()
+        masked[0, chosen] = self.tokenizer.mask_token_id
         with self.precision(), self.seeded([tuple(ids)]):
-            scores, greedy = token_scores(chosen_logits(self.model, hidden, chosen)[0], row[0, chosen])
+            scores, greedy = token_scores(chosen_logits(self.model, masked, chosen)[0], row[0, chosen])
         self.ticked()
         return scores.tolist(), greedy.tolist()
 
     def check_length(self, tokens: int, kind: str) -> None:
-        """Refuse a request that does not fit: truncating a masked text would move its masks."""
+        """Refuse a request that is too long: truncating a masked text would move its masks."""
         if tokens > self.max_length:
             raise RequestTooLong(
                 f"A {kind} request of {tokens} tokens, the special ones at both ends included, exceeds max_length "

@@ -1,4 +1,4 @@
-"""Which models can be measured, with which arguments of lm-eval's `HFLM`, and how long a text they read."""
+"""Checks of models and arguments before a measurement, and the longest text that a model can read."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from hf_posenc.schemes.entry import Entry
 
 
 def trained_length_of_lm(lm: Any) -> int:
-    """Tokens that the model of an lm-eval model object was trained on, by its scheme's record or its configuration.
+    """Trained length in tokens of an lm-eval model object, from the report of its patch or from its configuration.
 
-    A model that its own configuration scales has the trained length of the same weights under a scheme. Where nothing
-    is known, lm-eval's own maximum length.
+    If the configuration scales the rotation, this is the length that a patch of the same weights would start from. For
+    a model without an adapter, it is lm-eval's maximum length.
     """
     if "trained_length" in lm.report:
         return lm.report["trained_length"]
@@ -39,16 +39,16 @@ def trained_length_of_lm(lm: Any) -> int:
 
 
 def trained_length_under(lm: Any, entry: Entry) -> int:
-    """The trained length, in tokens, that a patch of the model of an lm-eval model object counts from."""
+    """Trained length in tokens that a patch with ``entry`` would extend, on the model of an lm-eval model object."""
     base, adapter = base_model_of(lm.model)
     return trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
 
 
 def check_device(name: Any) -> None:
-    """Refuse a device that is not there; lm-eval would take the CPU instead."""
+    """Refuse a device that does not exist; lm-eval would use the CPU instead."""
     try:
         torch.empty(0, device=name)
-    except (RuntimeError, TypeError, AssertionError) as error:  # the last where torch is built without it
+    except (RuntimeError, TypeError, AssertionError) as error:  # the last if torch is built without this backend
         raise OptionOutOfRange(
             f"There is no device {shown(name)} on this machine. Leave it out, or pass cpu."
         ) from error
@@ -78,7 +78,7 @@ def check_reach(lm: Any, length: int, asked_by: str = "") -> None:
 
 
 def is_masked(model: Any) -> bool:
-    """Whether a model's own class, or a checkpoint's, is a masked language model."""
+    """Whether the class of a model, or of a checkpoint, is a masked language model."""
     if isinstance(model, Checkpoint):
         classes = model.architectures
     else:
@@ -96,7 +96,7 @@ def check_one_stack(config: Any) -> None:
 
 
 def check_head(loading: Mapping[str, Any], name: str) -> None:
-    """Refuse a checkpoint that lacks weights of the model, mostly its head, which transformers would draw at random."""
+    """Refuse a checkpoint without all weights, usually without a head: transformers would draw these at random."""
     missing = sorted(key for key in loading["missing_keys"] if not {"posenc", "pooler"} & set(key.split(".")))
     if missing:
         raise CheckpointMismatch(
@@ -113,9 +113,9 @@ LOADING = (
 
 
 @contextmanager
-def ties_held(lm: Any, model: Any) -> Iterator[None]:
-    """Keep `HFLM` from tying weights again: they are tied already, and PEFT's trained copies of tied ones cannot be."""
-    hold(model)
+def without_tying(lm: Any, model: Any) -> Iterator[None]:
+    """Inside the block, keep `HFLM` from tying weights again: they are tied, and PEFT's trained copies cannot be."""
+    disable_tying(model)
     try:
         yield
     finally:
@@ -123,7 +123,7 @@ def ties_held(lm: Any, model: Any) -> Iterator[None]:
             getattr(one, "__dict__", {}).pop("tie_weights", None)
 
 
-def hold(model: Any) -> None:
+def disable_tying(model: Any) -> None:
     """Make `tie_weights` of a loaded model do nothing."""
     if not isinstance(model, str):
         model.__dict__["tie_weights"] = lambda: None
@@ -147,22 +147,22 @@ def refuse_unused(model: Any, options: dict[str, Any]) -> None:
         )
 
 
-TOKENIZER_OPTIONS = ("add_bos_token",)  # of `HFLM`, which it passes on to a tokenizer that it loads itself
+TOKENIZER_OPTIONS = ("add_bos_token",)  # options that `HFLM` passes to a tokenizer that it loads itself
 
 
 def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments ``pretrained``, ``peft`` and, where they are not given, ``tokenizer`` and ``dtype``."""
+    """Complete the options of a named model: ``pretrained``, ``peft``, and defaults of ``tokenizer`` and ``dtype``."""
     hub = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
-    found = ModelName.of(name, adapter=options.get("peft") or None, hub=hub)
-    own = {key: value for key, value in options.items() if key not in hub}
-    chosen = {**own, **found.hub, "pretrained": found.model, "peft": found.adapter}
-    if found.adapter is not None and found.adapter_hub.keys() & set(OF_ONE_NAME):
-        chosen["peft"] = str(local_folder(found.adapter, found.adapter_hub))
-    if chosen.get("tokenizer") is None and patched_checkpoint(found.tokenizer) is not None:
-        given = {key: options[key] for key in TOKENIZER_OPTIONS if options.get(key) is not None}
-        chosen["tokenizer"] = load_tokenizer(found.tokenizer, **given)
-    elif chosen.get("tokenizer") is None and found.adapter is not None:
-        chosen["tokenizer"] = found.tokenizer
-    if chosen.get("dtype") is None:
-        chosen["dtype"] = found.dtype or "auto"
-    return chosen
+    parsed = ModelName.of(name, adapter=options.get("peft") or None, hub=hub)
+    others = {key: value for key, value in options.items() if key not in hub}
+    arguments = {**others, **parsed.hub, "pretrained": parsed.model, "peft": parsed.adapter}
+    if parsed.adapter is not None and parsed.adapter_hub.keys() & set(OF_ONE_NAME):
+        arguments["peft"] = str(local_folder(parsed.adapter, parsed.adapter_hub))
+    if arguments.get("tokenizer") is None and patched_checkpoint(parsed.tokenizer) is not None:
+        tokenizer_options = {key: options[key] for key in TOKENIZER_OPTIONS if options.get(key) is not None}
+        arguments["tokenizer"] = load_tokenizer(parsed.tokenizer, **tokenizer_options)
+    elif arguments.get("tokenizer") is None and parsed.adapter is not None:
+        arguments["tokenizer"] = parsed.tokenizer
+    if arguments.get("dtype") is None:
+        arguments["dtype"] = parsed.dtype or "auto"
+    return arguments

@@ -1,7 +1,7 @@
-"""What a token's score depends on besides the tokens before it, and the special tokens around a text.
+"""Whether a token's score depends on more than the tokens before it, and the special tokens around a text.
 
-Where it depends on the tokens before it alone, one forward pass scores every prefix of a text. Where it depends on the
-length of the text (randomised positions, dynamic NTK, encoders), each prefix has a pass of its own.
+If it depends only on the tokens before it, one forward pass scores every prefix of a text. If it also depends on the
+length of the text (randomised positions, dynamic NTK, encoders), each prefix needs its own pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LENGTH_DEPENDENT = {"dynamic", "longrope"}
 
 
 def prefix_consistent(model: Any) -> bool:
-    """Whether a token's score depends on the tokens before it alone, in every layer."""
+    """Whether a token's score depends only on the tokens before it, in every layer."""
     inner = unwrapped(model)
     if not is_decoder(inner):
         return False
@@ -37,14 +37,14 @@ def randomises(model: Any) -> bool:
 
 
 def forget_longest(model: Any) -> None:
-    """Reset transformers' dynamic RoPE, which would keep the frequencies of the longest text so far."""
+    """Reset transformers' dynamic RoPE, which otherwise keeps the frequencies of the longest text so far."""
     for module in unwrapped(model).modules():
         for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")]:
             setattr(module, name, 0)
 
 
 def is_decoder(model: Any) -> bool:
-    """Whether the model is a decoder; without an adapter, whether its class is not a masked language model."""
+    """Whether the model is a decoder; for a model without an adapter, whether it is no masked language model."""
     try:
         return is_causal(model)
     except (NotPatched, UnsupportedModel):
@@ -52,7 +52,7 @@ def is_decoder(model: Any) -> bool:
 
 
 def rope_types(config: Any) -> set[str]:
-    """All RoPE types of a configuration; layers may have their own."""
+    """All RoPE types of a configuration; types of layers may have different ones."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     return {str(part.get("rope_type", part.get("type", ""))) for part in by_layer_type(rope).values()}
 
@@ -77,6 +77,6 @@ def frame_of(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def opened(tokenizer: Any, text: str) -> list[int]:
-    """Tokens of a text to be continued: with the special tokens before it, without those after it."""
+    """Tokens of a text with the special tokens before it, without those after it."""
     ids, closing = list(tokenizer(text, verbose=False)["input_ids"]), closing_of(tokenizer)
     return ids[: len(ids) - len(closing)]

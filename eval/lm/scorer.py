@@ -1,8 +1,8 @@
-"""Answer lm-eval's requests: one forward pass per sequence, however many requests it answers.
+"""Answer lm-eval's requests with one forward pass per sequence, however many requests a sequence answers.
 
-lm-eval pads prompts to the longest of a batch and cuts the front of those that leave no room, their begin token first.
-Here prompts of equal length are continued together, and none is truncated. On a device prompts of any length go
-together, padded on the left, where `Batched.pads` says that this is exact.
+For generation, lm-eval pads prompts to the longest of a batch and truncates those that leave no room on the left,
+begin token first. Here only prompts of equal length share a batch, and none is truncated. On a device, prompts of any
+length share a batch, padded on the left, if `Batched.pads` says that this is exact.
 """
 
 from __future__ import annotations
@@ -28,47 +28,48 @@ from hf_posenc.eval.lm.prefixes import forget_longest
 Scored = tuple[float, bool]
 SuffixScore = tuple[float, int]
 TokenRequest = tuple[tuple[str, str] | None, list[int], list[int]]
-Asked = tuple[Row, int]
+Suffix = tuple[Row, int]
 """A text, and how many of its last tokens are scored."""
 
 
 class Scorer(Batched):
     """Answers to the requests of a causal model: scores, and continuations of prompts."""
 
-    def scored(self, wanted: Mapping[Row, int]) -> Generator[tuple[Row, Tensor, Tensor], None, None]:
-        """Yield each text with the log-probability of its last ``wanted[text]`` tokens, and whether each is the argmax.
+    def scored(self, counts: Mapping[Row, int]) -> Generator[tuple[Row, Tensor, Tensor], None, None]:
+        """Yield each text with the log-probability of its last ``counts[text]`` tokens, and whether each is the argmax.
 
-        Texts of one input share a forward pass, and so do beginnings of others where that is exact.
+        Texts with the same input share a forward pass. So do texts whose input begins another, where that is exact.
         """
         inputs: dict[Row, list[Row]] = defaultdict(list)
-        for text in wanted:
+        for text in counts:
             inputs[text[:-1]].append(text)  # the last token is never an input
-        carrier = carriers(inputs, wanted) if self.prefixes else {}
+        carrier = carriers(inputs, counts) if self.prefixes else {}
         answered: dict[Row, list[Row]] = defaultdict(list)
         keep: dict[Row, int] = defaultdict(int)
         for row, texts in inputs.items():
-            whole = carrier.get(row, row)
-            answered[whole] += texts
-            keep[whole] = max(keep[whole], len(whole) - len(row) + max(wanted[text] for text in texts))
-        with closing(self.states(keep)) as found:
-            for whole, states, head in found:
-                for text in answered[whole]:
-                    end, count = len(states) - len(whole) + len(text) - 1, wanted[text]
+            longest = carrier.get(row, row)
+            answered[longest] += texts
+            keep[longest] = max(keep[longest], len(longest) - len(row) + max(counts[text] for text in texts))
+        with closing(self.states(keep)) as passes:
+            for row, states, head in passes:
+                for text in answered[row]:
+                    end, count = len(states) - len(row) + len(text) - 1, counts[text]
                     targets = torch.tensor(text[len(text) - count :], device=states.device)
                     yield text, *token_scores(states[end - count : end], targets, head)
 
     def answered(
-        self, asked: Mapping[int, Sequence[Asked]], disable_tqdm: bool = False
+        self, requests: Mapping[int, Sequence[Suffix]], disable_tqdm: bool = False
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield the scores of the last tokens of every text of every request, and whether each is the argmax."""
-        asking: dict[Row, list[tuple[int, int]]] = defaultdict(list)
-        for key, text, count in ((key, text, count) for key, some in asked.items() for text, count in some):
-            asking[text].append((key, count))
-        left = {key: len(some) for key, some in asked.items()}
-        wanted = {text: max(count for _, count in some) for text, some in asking.items()}
-        with self.bar(len(asked), "Scoring", disable_tqdm) as bar, closing(self.scored(wanted)) as found:
-            for text, scores, greedy in found:
-                for key, count in asking[text]:
+        """Yield the request's key, the scores of one of its suffixes, and whether each token is the argmax."""
+        by_text: dict[Row, list[tuple[int, int]]] = defaultdict(list)
+        for key, suffixes in requests.items():
+            for text, count in suffixes:
+                by_text[text].append((key, count))
+        left = {key: len(suffixes) for key, suffixes in requests.items()}
+        counts = {text: max(count for _, count in users) for text, users in by_text.items()}
+        with self.bar(len(requests), "Scoring", disable_tqdm) as bar, closing(self.scored(counts)) as scored:
+            for text, scores, greedy in scored:
+                for key, count in by_text[text]:
                     own = slice(len(scores) - count, None)
                     yield key, scores[own], greedy[own]
                     left[key] -= 1
@@ -78,52 +79,53 @@ class Scorer(Batched):
     def _loglikelihood_tokens(
         self, requests: list[TokenRequest], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[Scored]:
-        asked: dict[int, list[Asked]] = {}
+        suffixes: dict[int, list[Suffix]] = {}
         for number, (_, context, target) in enumerate(requests):
             self.check_length(len(context) + len(target) - 1, "loglikelihood")  # the last token is never an input
-            asked[number] = [(tuple((context + target)[-(self.max_length + 1) :]), len(target))]
+            suffixes[number] = [(tuple((context + target)[-(self.max_length + 1) :]), len(target))]
         answers = {
             number: (float(scores.sum()), bool(greedy.all()))
-            for number, scores, greedy in self.answered(asked, disable_tqdm)
+            for number, scores, greedy in self.answered(suffixes, disable_tqdm)
         }
-        return [answers[number] for number in asked]
+        return [answers[number] for number in suffixes]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of whole texts, each token once, after one begin token.
+        """Log-likelihood of whole texts: each token is scored once, and one begin token precedes the text.
 
-        lm-eval puts a second begin token before that of the tokenizer and scores the first. Past `max_length`, where
-        that was allowed, the text is scored in disjoint windows, as in lm-eval.
+        lm-eval puts a second begin token before that of the tokenizer, and scores the latter. A text longer than
+        `max_length`, if allowed, is scored in disjoint windows, as in lm-eval.
         """
-        asked: dict[int, list[Asked]] = {}
-        for owner, (text,) in enumerate(request.args for request in requests):
+        suffixes: dict[int, list[Suffix]] = {}
+        for number, (text,) in enumerate(request.args for request in requests):
             ids = self.tok_encode(text)
             ids = ids[1:] if ids[:1] == [self.prefix_token_id] else ids
             if not ids:
-                raise TextTooShort(f"Document {owner} is empty: it has no tokens to score. Leave it out.")
+                raise TextTooShort(f"Document {number} is empty: it has no tokens to score. Leave it out.")
             self.check_length(len(ids), "loglikelihood_rolling")
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
-            asked[owner] = [((*a, *b), len(b)) for a, b in map(make_disjoint_window, windows)]
+            suffixes[number] = [((*a, *b), len(b)) for a, b in map(make_disjoint_window, windows)]
         totals = [0.0] * len(requests)
-        for owner, scores, _ in self.answered(asked, disable_tqdm):
-            totals[owner] += float(scores.sum())
+        for number, scores, _ in self.answered(suffixes, disable_tqdm):
+            totals[number] += float(scores.sum())
         return totals
 
     def suffix_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[SuffixScore]:
         """Log-probability of the last tokens of a text, and how many of them are the argmax.
 
-        Requests are ``(name, tokens, count)``; lm-eval repeats some to even out its processes.
+        Requests are ``(name, tokens, count)``. lm-eval repeats some so that all processes have equally many; each is
+        answered once.
         """
-        asked: dict[int, list[Asked]] = {id(one): [(tuple(one.args[1]), one.args[2])] for one in requests}
-        for ((text, _),) in asked.values():
+        suffixes: dict[int, list[Suffix]] = {id(one): [(tuple(one.args[1]), one.args[2])] for one in requests}
+        for ((text, _),) in suffixes.values():
             self.check_length(len(text) - 1, "suffix_scores")
         answers = {
             key: (float(scores.double().sum()), int(greedy.sum()))
-            for key, scores, greedy in self.answered(asked, disable_tqdm)
+            for key, scores, greedy in self.answered(suffixes, disable_tqdm)
         }
         return [answers[id(request)] for request in requests]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Continuations; prompt and new tokens together must fit, and prompts are batched with their equals only."""
+        """Continuations of prompts; a prompt and its new tokens must fit into ``max_length`` together."""
         if self.tokenizer.eos_token_id is None:
             raise NotMeasurable("This tokenizer has no end token, so generation would not stop. Set its eos_token.")
         by_length: dict[tuple[int, int], dict[int, Instance]] = defaultdict(dict)
@@ -143,14 +145,14 @@ class Scorer(Batched):
                 unique, size = by_length[tokens, new], self.rows_at_once((longest if mixed else tokens) + new)
                 forget_longest(self.model)
                 with self.batch_of(size):
-                    some = super().generate_until(list(unique.values()), disable_tqdm=True)
-                answers |= dict(zip(unique, some, strict=True))
+                    continuations = super().generate_until(list(unique.values()), disable_tqdm=True)
+                answers |= dict(zip(unique, continuations, strict=True))
                 for _ in unique:
                     self.ticked(bar)
         return [answers[id(request)] for request in requests]
 
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
-        """As `HFLM` does, without a cache where keys depend on the length of the text they were cached under."""
+        """Generate as `HFLM` does, but without a KV cache if cached keys depend on the length of the text."""
         if self.prefixes:
             return super()._model_generate(context, max_length, stop, **options)
         if not options.get("temperature"):
@@ -163,18 +165,18 @@ class Scorer(Batched):
             )  # fmt: skip
 
 
-def carriers(inputs: Mapping[Row, Sequence[Row]], wanted: Mapping[Row, int]) -> dict[Row, Row]:
-    """Map each input that begins others to the longest of these, whose pass answers for all.
+def carriers(inputs: Mapping[Row, Sequence[Row]], counts: Mapping[Row, int]) -> dict[Row, Row]:
+    """Map each input that is a prefix of others to the longest of them, whose forward pass answers for all.
 
         A    prompt → " a₁"            B    prompt " a₁," → " a₂"            the pass of B covers all of A
 
-    Valid only where a token's score depends on the tokens before it alone; the caller checks that. Two targets for one
-    context, such as the choices of a question, do not go on from each other, even where one begins with the other: they
-    keep a pass each, and with it the very numbers of lm-eval.
+    Valid only if a token's score depends only on the tokens before it; the caller checks that. Two targets of one
+    context, such as the choices of a question, each keep their own pass, even if one begins with the other. Their
+    numbers are therefore exactly those of lm-eval.
     """
-    found: dict[Row, Row] = {}
+    carrier: dict[Row, Row] = {}
     for row, after in reversed(list(pairwise(sorted(inputs)))):  # sorting puts common prefixes next to each other
-        context = min(len(text) - wanted[text] for text in inputs[after])
+        context = min(len(text) - counts[text] for text in inputs[after])
         if after[: len(row)] == row and len(row) < context:
-            found[row] = found.get(after, after)
-    return found
+            carrier[row] = carrier.get(after, after)
+    return carrier

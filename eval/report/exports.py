@@ -25,11 +25,11 @@ COLUMNS = (
 EXPORTS = ("results.json", "results.csv", "results.md", "documents.jsonl", "page.html")
 COUNTS = ("length", "n", "clusters")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""A spreadsheet runs cells that begin with these."""
+"""First characters of cells that a spreadsheet would run as formulas."""
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write `EXPORTS`, all or none."""
+    """Write all files of `EXPORTS`, or none of them."""
     contents = (
         json.dumps(results_of(comparison), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
         csv_text(comparison),
@@ -59,7 +59,7 @@ def csv_text(comparison: Comparison) -> str:
 def number_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """A row for each number, with its interval and its difference from the reference."""
     differences = {(d.scheme, d.task, d.metric, d.length): d for d in comparison.differences}
-    found = []
+    lines = []
     for row in comparison.rows:
         low, high = interval(row) or (None, None)
         entry = asdict(row) | {"low": low, "high": high}
@@ -69,8 +69,8 @@ def number_rows(comparison: Comparison) -> list[dict[str, Any]]:
                 "against": d.reference, "difference": d.difference, "difference_low": d.low, "difference_high": d.high,
                 "p_holm": d.p_holm, "verdict": d.verdict,
             }  # fmt: skip
-        found.append(entry)
-    return found
+        lines.append(entry)
+    return lines
 
 
 def missing_rows(comparison: Comparison) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def missing_rows(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def escape_formula(value: Any) -> Any:
-    """Escape a text so that no spreadsheet takes it for a formula, on one line; other values stay."""
+    """Write a text on one line, escaped so that no spreadsheet runs it as a formula; other values stay."""
     if not isinstance(value, str):
         return value
     text = f"'{value}" if value.startswith(FORMULA) else value
@@ -103,7 +103,7 @@ def documents_text(comparison: Comparison) -> str:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """Format a comparison as Markdown: a table for every metric of every task, and how it was measured."""
+    """Format a comparison as Markdown: a table for every metric of every task, and the method of measurement."""
     about = comparison.about
     parts = [f"# {escaped(title(about))}"]
     if sure := verdict(comparison):
@@ -138,5 +138,5 @@ def markdown_table(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape foreign text, so that it is neither markup nor the end of a cell."""
+    """Escape a text so that it is neither markup nor the end of a table cell."""
     return " ".join(text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").split())

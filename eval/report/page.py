@@ -1,7 +1,6 @@
 """Comparison as one self-contained HTML page: inline SVG plots, no scripts, no external resources.
 
-The template escapes everything put into it, except the plots, whose texts matplotlib and `hf_posenc.core.plotting`
-escape.
+The template escapes all values except the plots; matplotlib and `hf_posenc.core.plotting` escape the texts in these.
 """
 
 from __future__ import annotations
@@ -91,11 +90,11 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
 
 
 def maps_of_metric(comparison: Comparison, task: str, metric: str) -> dict[str, Any]:
-    """A metric with lengths as columns and depths as lines: a table for each entry, whose cells are coloured.
+    """Heat maps of one metric, lengths × depths, one for each entry.
 
-    The palette is cividis, perceptually uniform and the same to colour-blind readers (Nuñez et al. 2018,
-    arXiv:1712.01662). Bright is better in every table: shares run from 0 to 100 %, losses from the highest of all
-    entries, dark, to the lowest.
+    The palette is cividis, which is perceptually uniform and looks the same to colour-blind readers (Nuñez et al. 2018,
+    arXiv:1712.01662). Bright is better in every map: the scale of shares is from 0 to 100 %, that of losses from the
+    highest value of all entries (dark) to the lowest.
     """
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
@@ -132,12 +131,12 @@ def maps_of_metric(comparison: Comparison, task: str, metric: str) -> dict[str, 
 
 
 def caption(metric: str, metrics: list[str]) -> str:
-    """Caption of a plot; the loss of a task with an accuracy is that of the answers."""
+    """Caption of a plot; a task that has an accuracy measures the loss of its answers."""
     return f"{metric_name(metric)} of the answer" if metric == "nll" and is_share(metrics[0]) else metric_name(metric)
 
 
 def tables(comparison: Comparison, task: str, metric: str) -> list[Table]:
-    """The tables of one metric; the first of two says what its marks mean."""
+    """The tables of one metric; if there are two, the first explains the marks."""
     first, *differences = metric_tables(comparison, task, metric)
     caption = f"{first.caption}. {legend(comparison)}" if differences else first.caption
     return [first._replace(caption=caption), *differences]
@@ -149,7 +148,7 @@ COLUMNS = 2  # of panels; readable at the width of a phone
 
 
 def alternative(task: str, metric: str, rows: Rows, labels: Sequence[str]) -> str:
-    """What a plot shows, for readers who cannot see it: the values at the longest length."""
+    """Alternative text of a plot: the values at the longest length."""
     longest = max(length for _, length in rows if length is not None)
     values = [
         f"{label} {format_value(metric, rows[label, longest].value, None)}"
@@ -162,7 +161,7 @@ def alternative(task: str, metric: str, rows: Rows, labels: Sequence[str]) -> st
 def curves(comparison: Comparison, task: str, metric: str) -> Markup:
     """Plot a metric against length as SVG, one panel per scheme on shared axes.
 
-    Each has its 95 % confidence band, and its model's baseline in grey.
+    Each panel has a 95 % confidence band, and the baseline of its model in grey.
     """
     from markupsafe import Markup
     from matplotlib import rc_context
@@ -171,16 +170,16 @@ def curves(comparison: Comparison, task: str, metric: str) -> Markup:
     labels = [label for label in comparison.labels if any(cell[0] == label for cell in rows)]
     baselines = {label: comparison.baseline_of(label) for label in labels}
     lengths = sorted({length for _, length in rows if length is not None})
-    behind = {under for label, under in baselines.items() if under != label}
-    drawn = [label for label in labels if label not in behind]
+    baselines_only = {baseline for label, baseline in baselines.items() if baseline != label}
+    drawn = [label for label in labels if label not in baselines_only]
     lines = {label: [rows[label, n] for n in lengths if (label, n) in rows] for label in labels}
     with rc_context(SETTINGS):
         canvas, grid = panels(4.6, 0.8 + 1.3 * -(-len(drawn) // COLUMNS), -(-len(drawn) // COLUMNS), COLUMNS)
         for number, (axes, label) in enumerate(zip(grid, drawn, strict=False)):
             trained = comparison.trained_length_of(label)
-            if under := lines.get(baselines[label] or ""):
-                x, y = [row.length for row in under], [to_units(metric, row.value) for row in under]
-                axes.plot(x, y, color=NEUTRAL, alpha=0.4, linewidth=1.4, marker=only_point(under), zorder=2)
+            if baseline := lines.get(baselines[label] or ""):
+                x, y = [row.length for row in baseline], [to_units(metric, row.value) for row in baseline]
+                axes.plot(x, y, color=NEUTRAL, alpha=0.4, linewidth=1.4, marker=only_point(baseline), zorder=2)
             style = {"color": HUES[number % len(HUES)], "marker": only_point(lines[label])}
             draw_line(axes, lines[label], metric, style)
             axes.axvline(trained, color=NEUTRAL, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.6, zorder=1)
@@ -198,7 +197,7 @@ def curves(comparison: Comparison, task: str, metric: str) -> Markup:
 
 
 def only_point(line: Sequence[Row]) -> str:
-    """Marker of a line in a panel: none, but where it is a single point, which would not be seen."""
+    """Marker of a line in a panel: none, except for a single point, which would otherwise be invisible."""
     return MARKERS[0] if len(line) == 1 else ""
 
 

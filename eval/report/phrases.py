@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from hf_posenc.eval.catalogue import described
+from hf_posenc.eval.catalogue import task_metadata
 from hf_posenc.eval.results.comparison import SHARES
 
 NAMES = {
@@ -51,7 +51,7 @@ def title(about: Mapping[str, Any]) -> str:
 
 
 def model_title(name: str) -> str:
-    """Shorten a path to the name of its folder, and names on the hub and of bundled models to themselves."""
+    """Shorten a path to the name of its folder; names of Hub models and bundled models stay."""
     parts = PurePath(name).parts
     if len(parts) < 3 and not name.startswith((".", "~", "/")):
         return name
@@ -59,8 +59,8 @@ def model_title(name: str) -> str:
 
 
 def task_title(task: str) -> str:
-    """Return the title of a task; its name for a task that is not ours."""
-    return str(described(task).get("title", task))
+    """Return the title of one of our tasks; the name of any other task."""
+    return str(task_metadata(task).get("title", task))
 
 
 def format_value(metric: str, value: float, stderr: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What a report says beside its numbers: what is significant, what a reader must know, and how they were measured."""
+"""Sentences of a report: what is significant, caveats about the numbers, and how they were measured."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hf_posenc.eval.results.paired import Difference, Verdict
 from hf_posenc.eval.results.store import Record
 
 FLOOR = 0.05
-"""Share of answers that an unpatched model must significantly exceed within its trained length."""
+"""Share of right answers that an unpatched model must significantly exceed within its trained length."""
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """List what a reader must know before the numbers: refusals, failures, schemes that need training."""
+    """List the caveats about a comparison: refusals, failures, schemes that need training, and others."""
     return [
         *not_measured(comparison),
         *without_effect(comparison),
@@ -30,7 +30,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def not_measured(comparison: Comparison) -> Iterator[str]:
-    """Say which schemes were refused or failed, where, and why: once for all that share place and reason."""
+    """Say which schemes were refused or failed, where and why; schemes with equal place and reason share a sentence."""
     for state in ("refused", "failed"):
         sharing: dict[tuple[str, str], list[str]] = {}
         for (label, reason), records in comparison.reasons(state).items():
@@ -42,7 +42,7 @@ def not_measured(comparison: Comparison) -> Iterator[str]:
 
 
 def places(records: Sequence[Record]) -> str:
-    """List the tasks of cells with their lengths: ``posenc_passkey 512; posenc_ppl 512, 1024``."""
+    """List the tasks of cells and their lengths: ``posenc_passkey 512; posenc_ppl 512, 1024``."""
     lengths: dict[str, set[int]] = {}
     for record in records:
         lengths.setdefault(record.task, set()).update([record.length] if record.length else [])
@@ -55,7 +55,7 @@ def listed(lengths: Iterable[int]) -> str:
 
 
 def without_effect(comparison: Comparison) -> Iterator[str]:
-    """Say which schemes change nothing at which lengths, and why where no length asks for an extension."""
+    """Say at which lengths a scheme changes nothing, and why if no length exceeds the trained one."""
     about, sharing, reasons = comparison.about, dict[str, list[str]](), list[str]()
     reach = about.get("longest") or about["lengths"][-1]
     for scheme in about["schemes"]:
@@ -72,7 +72,7 @@ def without_effect(comparison: Comparison) -> Iterator[str]:
 
 
 def needing_training(comparison: Comparison) -> Iterator[str]:
-    """Say which schemes that have numbers would have to be trained."""
+    """Say which measured schemes need training."""
     measured = {record.scheme for record in comparison.with_state("done")}
     labels = [s["label"] for s in comparison.about["schemes"] if s["needs_training"] and s["label"] in measured]
     if labels:
@@ -81,7 +81,7 @@ def needing_training(comparison: Comparison) -> Iterator[str]:
 
 
 def without_reference(comparison: Comparison) -> Iterator[str]:
-    """Say on which tasks nothing is compared with the reference, if one was asked for."""
+    """Say for which tasks nothing can be compared with the reference, if one was chosen."""
     reference = comparison.about.get("against")
     paired = {difference.task for difference in comparison.differences}
     for task in comparison.tasks():
@@ -103,7 +103,7 @@ def options_chosen(comparison: Comparison) -> Iterator[str]:
 
 
 def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
-    """Say which checkpoints carry a scheme, which is then the baseline."""
+    """Say which checkpoints carry a scheme, which then serves as the baseline."""
     if own := about["model_scheme"]:
         yield f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
         return
@@ -116,7 +116,7 @@ def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def tasks_beyond_the_model(comparison: Comparison) -> Iterator[str]:
-    """Say which retrieval tasks an unpatched model cannot do within its trained length, at the longest length there."""
+    """Say which retrieval tasks an unpatched model fails at its longest measured length within the trained one."""
     for task in comparison.tasks():
         metric = comparison.metrics(task)[0]
         rows = rows_by_cell(comparison.rows, task, metric) if metric in SHARES else {}
@@ -134,7 +134,7 @@ def tasks_beyond_the_model(comparison: Comparison) -> Iterator[str]:
 
 
 def method(about: Mapping[str, Any]) -> list[str]:
-    """Describe how the numbers were measured, in a list of statements."""
+    """List sentences on how the numbers were measured."""
     longest = about.get("longest") or about["lengths"][-1]
     patched = (
         f"Every scheme is patched once, for {longest:,} tokens, and measured at all lengths with that factor, unless "
@@ -175,9 +175,9 @@ def text_and_settings(about: Mapping[str, Any], longest: int) -> Iterator[str]:
             yield f"{name} {option_text(values[name])}: {', '.join(reading)}."
 
 
-def names_of(given: str | Sequence[str] | None) -> str:
-    """Name a text, or several."""
-    return given if isinstance(given, str) else ", ".join(given or ("the standard library",))
+def names_of(text: str | Sequence[str] | None) -> str:
+    """Names of a text, or of several."""
+    return text if isinstance(text, str) else ", ".join(text or ("the standard library",))
 
 
 def option_text(value: Any) -> str:
@@ -204,10 +204,10 @@ SURE: tuple[Verdict, ...] = ("better", "worse", "different")
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return the sentence, or one for each model; empty where nothing is compared with a baseline.
+    """Sentence on significant differences from a baseline, one for each model; empty without a baseline.
 
-    The baseline is the chosen reference; else, of each model, its own first line that is unpatched. Each task speaks by
-    its first metric, and p-values are those of the marks.
+    The baseline is the chosen reference; without one, it is the first unpatched line of each model. The first metric of
+    each task is judged, with the p-values of the marks.
     """
     against = comparison.about.get("against")
     if against is not None:
@@ -220,7 +220,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def verdict_from(comparison: Comparison, baseline: str, labels: Sequence[str]) -> str:
-    """The sentence on the lines ``labels`` against ``baseline``; empty where none of them is another line."""
+    """Sentence that compares the lines ``labels`` with ``baseline``; empty without another line."""
     length = max(comparison.about["lengths"])
     differences = [
         one for one in comparison.differences_from(baseline) if one.length == length and one.scheme in labels
@@ -228,15 +228,15 @@ def verdict_from(comparison: Comparison, baseline: str, labels: Sequence[str]) -
     parts = []
     for task in comparison.tasks():
         metric = next(iter(comparison.metrics(task)), None)
-        if found := [one for one in differences if (one.task, one.metric) == (task, metric)]:
-            parts.append(f"{task} ({metric_name(found[0].metric)}): {judged(found)}")
+        if of_task := [one for one in differences if (one.task, one.metric) == (task, metric)]:
+            parts.append(f"{task} ({metric_name(of_task[0].metric)}): {significant_lines(of_task)}")
     return f"Against {baseline} at {length:,} tokens: {'; '.join(parts)}." if parts else ""
 
 
-def judged(found: Sequence[Difference]) -> str:
-    """Which lines significantly differ, and how; the others are undecided."""
+def significant_lines(differences: Sequence[Difference]) -> str:
+    """List the lines that differ significantly, and how; all others are undecided."""
     parts = []
     for kind in SURE:
-        if labels := [one.scheme for one in found if one.verdict == kind]:
+        if labels := [one.scheme for one in differences if one.verdict == kind]:
             parts.append(f"{', '.join(labels)} significantly {kind}")
     return " and ".join(parts) or "no difference is significant"

@@ -1,9 +1,9 @@
-"""The tables of a comparison, for terminal, Markdown and HTML page: column heads and rows of text.
+"""Tables of a comparison for terminal, Markdown and HTML page: column heads and rows of text.
 
-metric            lines × lengths, with marks of significant differences, and the differences themselves
+metric            lines × lengths, with marks of significant differences, and a table of the differences
 effective length  lines × tasks
-ranks             one table for each task, with ``rank``
-costs             on the terminal alone: they differ from run to run
+ranks             one table for each task, if ``rank`` is set
+costs             only on the terminal, because they differ from run to run
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ RULES = (
     "Effective length: as in its table.",
     "Time: of the cell, over that of the unpatched line. It is one run, and rough: hf-posenc bench times in pairs.",
 )
-"""How to read the columns of ranks."""
+"""How to read the columns of a table of ranks."""
 
 
 class Table(NamedTuple):
-    """Column heads and rows, the first column with labels; what stands above them, and how to read them."""
+    """Column heads and rows with labels in the first column, a caption, and a note on how to read the table."""
 
     head: list[str]
     lines: list[list[str]]
@@ -42,17 +42,17 @@ class Table(NamedTuple):
 
 
 def metric_tables(comparison: Comparison, task: str, metric: str) -> list[Table]:
-    """The numbers of one metric, lines × lengths, and their differences from the reference, if there is one."""
-    found = [value_table(comparison, task, metric)]
+    """Table of one metric, lines × lengths, and a table of differences from the reference if there is one."""
+    tables = [value_table(comparison, task, metric)]
     if (differences := difference_table(comparison, task, metric)) is not None:
-        found.append(differences)
-    return found
+        tables.append(differences)
+    return tables
 
 
 def value_table(comparison: Comparison, task: str, metric: str) -> Table:
-    """The numbers of one metric.
+    """Table of the values of one metric, lines × lengths.
 
-    A cell without a number shows its state, such as ``refused``; one that is compared with a reference has a mark.
+    A cell without a value shows its state, such as ``refused``; a cell that is compared with a reference has a mark.
     """
     rows = rows_by_cell(comparison.rows, task, metric)
     lengths = sorted({length for _, length in rows}, key=lambda length: length or 0)
@@ -75,7 +75,7 @@ def headings(about: Mapping[str, Any], lengths: Sequence[int | None]) -> list[st
 
 
 def legend(comparison: Comparison) -> str:
-    """What the marks mean; empty where no reference was chosen."""
+    """Sentence on what the marks mean; empty without a reference."""
     reference = comparison.about.get("against")
     if reference is None:
         return ""
@@ -87,14 +87,15 @@ def legend(comparison: Comparison) -> str:
 
 
 def difference_table(comparison: Comparison, task: str, metric: str) -> Table | None:
-    """The differences of one metric from the reference; None where there are none."""
-    found = {(d.scheme, d.length): d for d in comparison.differences if (d.task, d.metric) == (task, metric)}
-    if not found:
+    """Table of the differences of one metric from the reference; None if there are no differences."""
+    differences = {(d.scheme, d.length): d for d in comparison.differences if (d.task, d.metric) == (task, metric)}
+    if not differences:
         return None
     reference = comparison.about["against"]
-    lengths = sorted({length for _, length in found}, key=lambda length: length or 0)
+    lengths = sorted({length for _, length in differences}, key=lambda length: length or 0)
+    cells = {key: f"{signed(difference, '+.1f')} {difference.mark}" for key, difference in differences.items()}
     lines = [
-        [label, *(format_difference(found.get((label, length))) for length in lengths)]
+        [label, *(cells.get((label, length), "") for length in lengths)]
         for label in comparison.labels
         if label != reference
     ]
@@ -106,48 +107,43 @@ def difference_table(comparison: Comparison, task: str, metric: str) -> Table | 
     return Table(["scheme", *headings(comparison.about, lengths)], lines, caption)
 
 
-def format_difference(found: Difference | None) -> str:
-    """Format as ``+0.376 (+0.312 … +0.440) −``; without an interval where there is none."""
-    return "" if found is None else f"{signed(found, '+.1f')} {found.mark}"
+def signed(difference: Difference, share_digits: str) -> str:
+    """Format as ``+0.376 (+0.312 … +0.440)``, shares in percentage points; without an interval if there is none."""
+    digits = share_digits if is_share(difference.metric) else "+.3f"
 
+    def in_units(value: float) -> str:
+        return f"{to_units(difference.metric, value):{digits}}".replace("-", "−")
 
-def signed(found: Difference, share_digits: str) -> str:
-    """Format a difference and its interval with signs, shares in percentage points."""
-    digits = share_digits if is_share(found.metric) else "+.3f"
-
-    def shown(value: float) -> str:
-        return f"{to_units(found.metric, value):{digits}}".replace("-", "−")
-
-    if found.low is None or found.high is None:
-        return shown(found.difference)
-    return f"{shown(found.difference)} ({shown(found.low)} … {shown(found.high)})"
+    if difference.low is None or difference.high is None:
+        return in_units(difference.difference)
+    return f"{in_units(difference.difference)} ({in_units(difference.low)} … {in_units(difference.high)})"
 
 
 def summaries(comparison: Comparison) -> list[Table]:
-    """The tables over whole tasks: ranks, where they were asked for, and effective context lengths."""
+    """The tables that summarise whole tasks: ranks, if asked for, and effective context lengths."""
     effective = effective_table(comparison)
     return [*rank_tables(comparison), *([] if effective is None else [effective])]
 
 
 def effective_table(comparison: Comparison) -> Table | None:
-    """Effective context lengths, lines × tasks; None where no task was measured at several lengths."""
-    found = effective_lengths(comparison)
-    if not found:
+    """Table of effective context lengths, lines × tasks; None if no task was measured at several lengths."""
+    effective = effective_lengths(comparison)
+    if not effective:
         return None
-    tasks = list(dict.fromkeys(one.task for one in found))
-    cells = {(one.scheme, one.task): format_length(one) for one in found}
+    tasks = list(dict.fromkeys(one.task for one in effective))
+    cells = {(one.scheme, one.task): format_length(one) for one in effective}
     lines = [[label, *(cells.get((label, task), "") for task in tasks)] for label in comparison.labels]
-    return Table(["scheme", *tasks], lines, EFFECTIVE, effective_rule([one.metric for one in found]))
+    return Table(["scheme", *tasks], lines, EFFECTIVE, effective_rule([one.metric for one in effective]))
 
 
-def format_length(found: EffectiveLength) -> str:
-    """Format as ``512 (256 … 1,024)``; lengths of 0 as ``none``."""
-    length, low, high = (f"{n:,}" if n else "none" for n in (found.length, found.low, found.high))
+def format_length(effective: EffectiveLength) -> str:
+    """Format as ``512 (256 … 1,024)``; a length of 0 as ``none``."""
+    length, low, high = (f"{n:,}" if n else "none" for n in (effective.length, effective.low, effective.high))
     return length if low == high == length else f"{length} ({low} … {high})"
 
 
 def effective_rule(metrics: Sequence[str]) -> str:
-    """The rule of effective lengths in words, for the metrics that decide."""
+    """Sentence on the rule of effective lengths, for the metrics that decide."""
     rules = []
     if shares := sorted({metric_name(metric) for metric in metrics if is_share(metric)}):
         rules.append(f"{' or '.join(shares)} is at least {100 * RULER:g} % (RULER's rule, arXiv:2404.06654)")
@@ -160,13 +156,13 @@ def effective_rule(metrics: Sequence[str]) -> str:
 
 
 def rank_tables(comparison: Comparison) -> list[Table]:
-    """The ranks of each task; empty for a comparison without ``rank``."""
-    found = []
+    """One table of ranks for each task; empty for a comparison without ``rank``."""
+    tables = []
     for task, lines in rankings(comparison).items():
         score = f"{axis_label(lines[0].metric)} at {lines[0].length:,}"
         head = ["scheme", "rank", "behind first", score, "effective length", "time", "cache/token"]
-        found.append(Table(head, [rank_line(line) for line in lines], f"Ranks: {task}", " ".join(RULES)))
-    return found
+        tables.append(Table(head, [rank_line(line) for line in lines], f"Ranks: {task}", " ".join(RULES)))
+    return tables
 
 
 def rank_line(line: Ranked) -> list[str]:
@@ -193,7 +189,7 @@ def format_score(line: Ranked) -> str:
 
 
 def cost_table(comparison: Comparison) -> Table:
-    """The costs of every line, those of its finished cells together."""
+    """Table of the costs of every line: total time and largest memory of its finished cells."""
     lines = []
     for label in comparison.labels:
         if not (records := comparison.done(label)):

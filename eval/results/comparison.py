@@ -18,9 +18,9 @@ FORMAT = 2
 LARGEST = 709.0  # of the exponents of float64
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
 GAINS = ("gain", "gain_over_other")
-"""Besides shares, metrics of which the highest is the best."""
+"""Metrics besides shares for which higher is better."""
 PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "nll", "recall", "f1", "ppl")
-"""Metrics in order of importance: the first that a task has represents it."""
+"""Metrics in order of importance; the most important metric of a task represents it."""
 
 
 def importance(metric: str) -> int:
@@ -37,7 +37,7 @@ class Comparison:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """All numbers, with the model's name in reports and the labels of the entries."""
+        """All rows; ``model`` is the model's name in reports, ``scheme`` the label of the entry."""
         return [
             replace(row, model=self.model_of(record.scheme), scheme=record.scheme)
             for record in self.records
@@ -54,13 +54,13 @@ class Comparison:
         return int(models.get(self.model_of(label), self.about["trained_length"]))
 
     def baseline_of(self, label: str) -> str | None:
-        """Label of the unpatched entry on the same model; None without one."""
+        """Label of the unpatched entry on the same model; None if there is none."""
         unpatched = (name for name, one in self.entries.items() if one["scheme"] is None)
         return next((name for name in unpatched if self.model_of(name) == self.model_of(label)), None)
 
     @cached_property
     def entries(self) -> dict[str, dict[str, Any]]:
-        """What is known of the entries, by label."""
+        """The entries of ``about["schemes"]`` by label."""
         return {scheme["label"]: scheme for scheme in self.about["schemes"]}
 
     @property
@@ -78,27 +78,27 @@ class Comparison:
 
     def reasons(self, state: str) -> dict[tuple[str, str], list[Record]]:
         """Group the records in a state by entry and reason."""
-        found: dict[tuple[str, str], list[Record]] = {}
+        groups: dict[tuple[str, str], list[Record]] = {}
         for record in self.with_state(state):
-            found.setdefault((record.scheme, record.reason), []).append(record)
-        return found
+            groups.setdefault((record.scheme, record.reason), []).append(record)
+        return groups
 
     def tasks(self) -> list[str]:
-        """Return the tasks that have numbers, in order; a group has several."""
+        """Return the tasks that have rows, in order; a task group has several."""
         return list(dict.fromkeys(row.task for row in self.rows))
 
     def metrics(self, task: str, depth: bool = False) -> list[str]:
         """Return the metrics of a task, most important first; with ``depth``, those measured per depth."""
-        found = {row.metric: None for row in self.rows if row.task == task and (row.depth is not None) == depth}
-        return sorted(found, key=importance)
+        names = {row.metric: None for row in self.rows if row.task == task and (row.depth is not None) == depth}
+        return sorted(names, key=importance)
 
     @cached_property
     def documents(self) -> dict[str, list[DocumentScore]]:
         """Scores of single documents by the labels of the entries."""
-        found: dict[str, list[DocumentScore]] = {label: [] for label in self.labels}
+        scores: dict[str, list[DocumentScore]] = {label: [] for label in self.labels}
         for record in self.records:
-            found.setdefault(record.scheme, []).extend(record.documents)
-        return found
+            scores.setdefault(record.scheme, []).extend(record.documents)
+        return scores
 
     def documents_of(self, label: str, task: str, metric: str, length: int | None) -> list[DocumentScore]:
         """Scores of the documents of an entry, over all depths."""
@@ -106,7 +106,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """Paired differences from the reference; none where no reference was chosen."""
+        """Paired differences from the chosen reference; empty without one."""
         reference = self.about.get("against")
         return [] if reference is None else self.differences_from(reference)
 
@@ -116,12 +116,12 @@ class Comparison:
         return paired_differences(self.documents, reference, better)
 
     def mark(self, label: str, task: str, metric: str, length: int | None) -> str:
-        """Symbol of the difference of one number from the reference; empty where they are not compared."""
-        wanted = (label, task, metric, length)
-        return next((d.mark for d in self.differences if (d.scheme, d.task, d.metric, d.length) == wanted), "")
+        """Symbol of the difference of one number from the reference; empty if it is not compared."""
+        cell = (label, task, metric, length)
+        return next((d.mark for d in self.differences if (d.scheme, d.task, d.metric, d.length) == cell), "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return cells, rows and differences, for ``results.json``; no times: equal settings give equal files."""
+        """Return cells, rows and differences for ``results.json``, without times: equal settings give equal files."""
         cells = [
             {
                 "scheme": r.scheme, "task": r.task, "length": r.length, "state": r.state, "reason": r.reason,
@@ -143,9 +143,9 @@ def rows_by_cell(rows: Sequence[Row], task: str, metric: str) -> Mapping[tuple[s
 def interval(row: Row) -> tuple[float, float] | None:
     """Compute the 95 % confidence interval of the mean over documents, by Student's t over their clusters.
 
-    Where all documents agree on a share, the standard error is 0, and Wilson's interval is returned instead. That of a
-    perplexity is the exponential of the interval of its loss, whose standard error is stderr / value. None for fewer
-    than `FEWEST` clusters.
+    If a share is 0 or 1 in all documents, the standard error is 0, and Wilson's interval is returned instead. The
+    interval of a perplexity is the exponential of that of its loss, whose standard error is stderr / value. None for
+    fewer than `FEWEST` clusters.
     """
     n = row.n if row.clusters is None else row.clusters
     if row.stderr is None or n < FEWEST:

@@ -2,16 +2,16 @@
 
     d_i = y_i(scheme) − y_i(reference)        mean ± t(G − 1) · SE(d̄)        G clusters of documents
 
-What makes one document harder than another is in both scores and leaves their difference: two schemes whose intervals
-overlap can differ significantly. Where answers are right or wrong, d̄ and its error are those of Agresti and Min, see
-`adjusted`. A table with many comparisons finds a difference by chance sooner than one with few, so its p-values are
-corrected together: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
-Statistics 6(2).
+The difficulty of a document is part of both scores and cancels in their difference, so two schemes can differ
+significantly although their own intervals overlap. If answers are either right or wrong, the mean and its error are
+those of Agresti and Min, see `adjusted`. The more comparisons a table has, the likelier is a difference by chance, so
+its p-values are corrected together: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian
+Journal of Statistics 6(2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 from statistics import fmean
@@ -22,9 +22,9 @@ from hf_posenc.eval.results.rows import FEWEST, DocumentScore, by_row, standard_
 
 LEVEL = 0.05
 ROUNDING = 1e-5
-"""Differences of the mean below this are those of float32 arithmetic in another order, and are never sure."""
+"""A smaller mean difference can come from the order of float32 operations, and is never significant."""
 NO_SPREAD = 1e-12
-"""Standard errors below this are those of documents that all differ by the same."""
+"""A smaller standard error means that all documents differ by the same amount."""
 
 Verdict = Literal["better", "worse", "different", "undecided"]
 MARKS: dict[Verdict, str] = {"better": "+", "worse": "−", "different": "≠", "undecided": "?"}
@@ -36,17 +36,17 @@ class Difference:
 
     Attributes:
         scheme, reference: labels.
-        task, metric, length: of the row.
+        task, metric, length: as in the row.
         difference: mean over documents.
-        stderr: of the mean, over clusters; None for a single one.
-        low, high: 95 % interval by Student's t, for this comparison alone; around Agresti and Min's centre, and between
-            −1 and 1, where scores are shares. None for fewer than `FEWEST` clusters, or where all losses differ by the
-            same.
-        n, clusters: documents, and clusters of them.
+        stderr: standard error of the mean, over clusters; None for a single cluster.
+        low, high: 95 % interval by Student's t, for this comparison alone. For shares it is limited to −1 … 1, and for
+            right or wrong answers it is around Agresti and Min's centre. None for fewer than `FEWEST` clusters, or if
+            all losses differ by the same amount.
+        n, clusters: number of documents, and of their clusters.
         p: two-sided p-value of no difference.
-        p_holm: corrected for all comparisons of the table, which is one metric of one task.
-        verdict: ``"better"`` or ``"worse"`` where ``p_holm`` is below 0.05, and ``"different"`` where the task does not
-            say which is better.
+        p_holm: p-value corrected for all comparisons of the table, which is one metric of one task.
+        verdict: ``"better"`` or ``"worse"`` if ``p_holm`` is below 0.05, ``"different"`` if the task does not say
+            whether higher is better.
     """
 
     scheme: str
@@ -73,62 +73,60 @@ class Difference:
 def paired_differences(
     scores: Mapping[str, Sequence[DocumentScore]], reference: str, better: Mapping[tuple[str, str], bool | None]
 ) -> list[Difference]:
-    """Differences of every scheme from the reference, over all depths; ``better`` says whether higher is."""
+    """Differences of every scheme from the reference, over all depths; ``better``: whether higher is better."""
     base = by_row(scores[reference])
-    found = [
+    differences = [
         difference
         for label, own in scores.items()
         if label != reference
-        for row, ours in by_row(own).items()
-        if row in base and row[2] is None and (difference := paired(label, reference, ours, base[row]))
+        for row, row_scores in by_row(own).items()
+        if row in base and row[2] is None and (difference := paired(label, reference, row_scores, base[row]))
     ]
-    tables = dict.fromkeys((one.task, one.metric) for one in found)
-    corrected = {table: iter(holm([one.p for one in found if (one.task, one.metric) == table])) for table in tables}
-    return [judged(one, next(corrected[one.task, one.metric]), better.get((one.task, one.metric))) for one in found]
+    tables = dict.fromkeys((one.task, one.metric) for one in differences)
+    corrected = {table: holm([one.p for one in differences if (one.task, one.metric) == table]) for table in tables}
+    return [
+        judged(one, next(corrected[one.task, one.metric]), better.get((one.task, one.metric))) for one in differences
+    ]
 
 
 def paired(
-    label: str, reference: str, ours: Sequence[DocumentScore], theirs: Sequence[DocumentScore]
+    label: str, reference: str, scores: Sequence[DocumentScore], reference_scores: Sequence[DocumentScore]
 ) -> Difference | None:
-    """The difference of one row; None where no document is in both."""
-    other = {score.document: score.value for score in theirs}
-    pairs = [(score, score.value - other[score.document]) for score in ours if score.document in other]
+    """Difference of one row from the reference on their common documents; None if they have none."""
+    base = {score.document: score.value for score in reference_scores}
+    pairs = [(score, score.value - base[score.document]) for score in scores if score.document in base]
     if not pairs:
         return None
-    values, first = [value for _, value in pairs], ours[0]
+    values, first = [value for _, value in pairs], scores[0]
     mean = fmean(values)
     stderr, clusters = standard_error(values, [score.cluster for score, _ in pairs])
-    found = Difference(
+    difference = Difference(
         label, reference, first.task, first.metric, first.length, mean, stderr, None, None, len(values), clusters, None
     )
     if stderr is None or clusters < FEWEST:
-        return found
-    scored = [value for score, _ in pairs for value in (score.value, other[score.document])]
-    shares, centre, error = all(0.0 <= value <= 1.0 for value in scored), mean, stderr
-    if shares and (is_binary(scored) or stderr < NO_SPREAD):
+        return difference
+    both = [value for score, _ in pairs for value in (score.value, base[score.document])]
+    shares, centre, error = all(0.0 <= value <= 1.0 for value in both), mean, stderr
+    if shares and (stderr < NO_SPREAD or all(value in (0.0, 1.0) for value in both)):
         centre, error = adjusted(mean, stderr, clusters)
     if error < NO_SPREAD:
-        return replace(found, p=1.0 if abs(mean) < ROUNDING else None)
+        return replace(difference, p=1.0 if abs(mean) < ROUNDING else None)
     half, farthest = student_t(clusters - 1) * error, 1.0 if shares else inf
     p = 1.0 if abs(mean) < ROUNDING else two_sided_p(centre / error, clusters - 1)
-    return replace(found, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)
-
-
-def is_binary(scores: Iterable[float]) -> bool:
-    """Whether each score says that an answer is right or wrong."""
-    return all(score in (0.0, 1.0) for score in scores)
+    return replace(difference, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)
 
 
 def adjusted(mean: float, stderr: float, clusters: int) -> tuple[float, float]:
-    """Centre and standard error for the difference of two shares: Agresti and Min's, over clusters.
+    """Centre and standard error of the difference of two shares, after Agresti and Min, over clusters.
 
-    Their own standard error is 0 where all documents agree, however few they are, and grows with the first that does
-    not: more evidence would be less sure. Four halves of a document are added, one for each outcome of a pair:
+    The usual standard error is 0 if all documents agree, even if there are few of them. It grows with the first one
+    that disagrees, so that more evidence would be less certain. Adding half a document for each of the four outcomes of
+    a pair avoids this:
 
         d' = Σ d_g / (G + 2)        SE² = ((Σ d_g² + 1) / (G + 2) − d'²) / (G + 2)        d_g  mean of cluster g
 
     Agresti, Min 2005, "Simple Improved Confidence Intervals for Comparing Matched Proportions", Statistics in Medicine
-    24(5), where each document is a cluster. Clusters of unlike size count by their share of the documents.
+    24(5), where each document is a cluster. Clusters of different sizes count by their share of the documents.
     """
     squares = clusters * ((clusters - 1) * stderr**2 + mean**2)
     centre = clusters * mean / (clusters + 2)
@@ -136,7 +134,7 @@ def adjusted(mean: float, stderr: float, clusters: int) -> tuple[float, float]:
 
 
 def holm(values: Sequence[float | None]) -> Iterator[float | None]:
-    """Corrected p-values in the same order: the k-th smallest of m times m − k + 1, none below the one before."""
+    """Holm-corrected p-values in the order of ``values``: the k-th smallest of m times m − k + 1, never decreasing."""
     order = sorted((value, index) for index, value in enumerate(values) if value is not None)
     corrected: list[float | None] = [None] * len(values)
     highest = 0.0
@@ -147,7 +145,7 @@ def holm(values: Sequence[float | None]) -> Iterator[float | None]:
 
 
 def judged(difference: Difference, p_holm: float | None, higher_is_better: bool | None) -> Difference:
-    """A difference with its corrected p-value and what follows from it."""
+    """Add the corrected p-value and the verdict to a difference."""
     verdict: Verdict = "undecided"
     if p_holm is not None and p_holm < LEVEL:
         gain = (difference.difference > 0) == higher_is_better

@@ -2,10 +2,10 @@
 
     first = 1 + lines that are significantly better        last = lines − lines that are significantly worse
 
-Every pair of lines is compared document by document, and all pairs of a table are corrected together by Holm, so that
-all intervals of the table hold together in 95 %: Mogstad, Romano, Shaikh, Wilhelm 2024, "Inference for Ranks with
-Applications to Mobility across Neighbourhoods and Academic Achievement across Countries", Review of Economic Studies
-91(1), section 3.
+Every pair of lines is compared document by document, and all pairs of a table are corrected together by Holm's method.
+All rank intervals of a table are therefore right at the same time with 95 % confidence: Mogstad, Romano, Shaikh,
+Wilhelm 2024, "Inference for Ranks with Applications to Mobility across Neighbourhoods and Academic Achievement across
+Countries", Review of Economic Studies 91(1), section 3.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class Ranked:
     """A line of a comparison on one task at the longest length.
 
     Attributes:
-        value, low, high: score and its 95 % interval; None without one.
-        first, last, of: places that are possible among the lines that are compared; None for a line without a score.
-        behind: its difference from the first line over the same documents; None for that, and without a score.
-        effective: None where the metric has no threshold.
-        time: seconds of the cell over those of the unpatched line; None where there is none.
-        cache_per_token: bytes of the KV cache.
+        value, low, high: score and its 95 % interval; None if there is none.
+        first, last: best and worst possible place; None for a line without a score.
+        of: number of lines that are ranked.
+        behind: difference from the first line over the same documents; None for the first line, or without a score.
+        effective: effective context length; None if the metric has no threshold.
+        time: time of the cell over that of the unpatched line; None without such a line.
+        cache_per_token: bytes of the KV cache per token.
     """
 
     scheme: str
@@ -60,17 +61,17 @@ class Ranked:
         return self.first, self.last, -self.value if more_is_better else self.value
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without the time, which differs from run to run."""
-        found = {name: value for name, value in asdict(self).items() if name != "time"}
+        """Values for JSON, without the time, which differs from run to run."""
+        values = {name: value for name, value in asdict(self).items() if name != "time"}
         if (behind := self.behind) is not None:
-            found["behind"] = {"value": behind.difference, "low": behind.low, "high": behind.high}
+            values["behind"] = {"value": behind.difference, "low": behind.low, "high": behind.high}
         if (effective := self.effective) is not None:
-            found["effective"] = {"length": effective.length, "low": effective.low, "high": effective.high}
-        return found
+            values["effective"] = {"length": effective.length, "low": effective.low, "high": effective.high}
+        return values
 
 
 def rankings(comparison: Comparison) -> dict[str, list[Ranked]]:
-    """The ranked lines of each task that was measured length by length, first place first; empty without ``rank``."""
+    """Ranked lines of each task that was measured length by length, best line first; empty without ``rank``."""
     if not comparison.about.get("rank"):
         return {}
     effective = {(one.scheme, one.task, one.metric): one for one in effective_lengths(comparison)}
@@ -81,12 +82,12 @@ def rankings(comparison: Comparison) -> dict[str, list[Ranked]]:
 def ranking(
     comparison: Comparison, task: str, metric: str, effective: Mapping[tuple[str, str, str], EffectiveLength]
 ) -> list[Ranked]:
-    """The lines of one task."""
+    """Ranked lines of one task, best line first."""
     length = max(comparison.about["lengths"])
     rows = rows_by_cell(comparison.rows, task, metric)
     better = next((row.higher_is_better for row in comparison.rows if (row.task, row.metric) == (task, metric)), None)
     scores = {label: comparison.documents_of(label, task, metric, length) for label in comparison.labels}
-    measured = {label: found for label, found in scores.items() if found}
+    measured = {label: of_line for label, of_line in scores.items() if of_line}
     places = {} if better is None or len(measured) < 2 else ranks(measured, higher_is_better=better)
     lines = []
     for label in comparison.labels:
@@ -107,22 +108,22 @@ def ranking(
 
 
 def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bool) -> dict[str, tuple[int, int]]:
-    """First and last possible place of lines, from the scores of their documents by label."""
+    """Best and worst possible place of each line, from the scores of its documents."""
     pairs = [(a, b, paired(a, b, scores[a], scores[b])) for a, b in combinations(scores, 2)]
-    corrected = holm([None if found is None else found.p for _, _, found in pairs])
+    corrected = holm([None if difference is None else difference.p for _, _, difference in pairs])
     better: Counter[str] = Counter()
     worse: Counter[str] = Counter()
-    for (a, b, found), p in zip(pairs, corrected, strict=True):
-        if found is None or p is None or p >= LEVEL:
+    for (a, b, difference), p in zip(pairs, corrected, strict=True):
+        if difference is None or p is None or p >= LEVEL:
             continue
-        winner, loser = (a, b) if (found.difference > 0) == higher_is_better else (b, a)
+        winner, loser = (a, b) if (difference.difference > 0) == higher_is_better else (b, a)
         better[loser] += 1
         worse[winner] += 1
     return {label: (1 + better[label], len(scores) - worse[label]) for label in scores}
 
 
 def time_ratio(comparison: Comparison, label: str, task: str, length: int) -> float | None:
-    """Seconds of a finished cell over those of the unpatched line of the same model."""
+    """Time of a finished cell over that of the unpatched line of the same model; None if either is missing."""
     seconds = {
         record.scheme: record.seconds
         for record in comparison.with_state("done")
@@ -133,7 +134,7 @@ def time_ratio(comparison: Comparison, label: str, task: str, length: int) -> fl
 
 
 def results_of(comparison: Comparison) -> dict[str, Any]:
-    """The content of ``results.json``: cells, rows, differences, effective context lengths, and ranks if asked for."""
-    found = comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
+    """Content of ``results.json``: cells, rows, differences, effective context lengths, and ranks if asked for."""
+    results = comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
     ranks = [line.to_dict() for lines in rankings(comparison).values() for line in lines]
-    return found | ({"ranks": ranks} if ranks else {})
+    return results | ({"ranks": ranks} if ranks else {})

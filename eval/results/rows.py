@@ -1,9 +1,9 @@
-"""lm-eval's nested results as tidy data: one row per number, and the scores of documents that it is the mean of.
+"""Convert lm-eval's nested results to tidy data: one row per number, and the document scores behind each mean.
 
     Var(ȳ) = G / (G − 1) · Σ_g (Σ_{i in g} (y_i − ȳ))² / n²          n documents in G clusters
 
-Windows of one book resemble each other: taken for independent they would promise too small an error. With one document
-in each cluster this is the usual s² / n.
+Windows of one book resemble each other; if they counted as independent, the error would be too small. With one document
+in each cluster, the formula is the usual s² / n.
 
 Cameron, Miller 2015, "A Practitioner's Guide to Cluster-Robust Inference", Journal of Human Resources 50(2),
 section II, for a regression on a constant alone.
@@ -22,7 +22,7 @@ from hf_posenc.eval.tasks.sweep import parse_metric
 from hf_posenc.eval.texts.sampling import distinct
 
 FEWEST = 3
-"""Clusters of documents needed for an interval."""
+"""Smallest number of document clusters for which an interval is given."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Row:
         depth: relative depth of the key in the filler text, 0 … 1; None over all depths, or without a key.
         metric: ``nll`` (nats/token), ``ppl``, ``acc``, ``recall``, …
         value: mean over documents.
-        stderr: standard error over documents, or over clusters of them; None for one, or where it is undefined.
+        stderr: standard error over clusters of documents; None for one cluster, or if it is undefined.
         n: number of documents.
-        clusters: number of clusters, which is that of documents where they are independent; None where it is not known.
-        higher_is_better: None where the task does not say.
+        clusters: number of clusters, equal to ``n`` for independent documents; None if unknown.
+        higher_is_better: None if the task does not say.
     """
 
     model: str
@@ -78,22 +78,22 @@ def task_rows(
     task: str, metrics: Mapping[str, Any], scheme: str, model: str, n: int, better: Mapping[str, bool]
 ) -> Iterable[Row]:
     """Convert the metrics of one task; lm-eval names a metric ``name,filter`` and its error ``name_stderr,filter``."""
-    filters = {chosen for _, _, chosen in (key.partition(",") for key in metrics) if chosen}
+    filters = {filter_name for _, _, filter_name in (key.partition(",") for key in metrics) if filter_name}
     for key, value in metrics.items():
-        name, _, chosen = key.partition(",")
-        if not chosen or name.endswith("_stderr") or not isinstance(value, (int, float)):
+        name, _, filter_name = key.partition(",")
+        if not filter_name or name.endswith("_stderr") or not isinstance(value, (int, float)):
             continue
-        label = labelled(name, chosen, len(filters))
+        label = labelled(name, filter_name, len(filters))
         metric, length, depth = parse_metric(label) or (label, None, None)
-        stderr = number(metrics.get(f"{name}_stderr,{chosen}"))
+        stderr = number(metrics.get(f"{name}_stderr,{filter_name}"))
         if loss := loss_of(metric, length):  # d exp(x) = exp(x) dx
-            error = number(metrics.get(f"{loss}_L{length}_stderr,{chosen}"))
+            error = number(metrics.get(f"{loss}_L{length}_stderr,{filter_name}"))
             stderr = error and value * error
         yield Row(model, scheme, task, length, depth, metric, float(value), stderr, n, None, better.get(name))
 
 
 def with_error(row: Row, errors: Mapping[RowKey, tuple[float | None, int]]) -> Row:
-    """A row with the standard error over clusters, where the scores of its documents are known."""
+    """Replace the standard error of a row by that over clusters, if the scores of its documents are known."""
     loss = loss_of(row.metric, row.length)
     key = (row.task, row.length, row.depth, loss or row.metric)
     if key not in errors:
@@ -103,7 +103,7 @@ def with_error(row: Row, errors: Mapping[RowKey, tuple[float | None, int]]) -> R
 
 
 def loss_of(metric: str, length: int | None) -> str:
-    """The loss that a perplexity of ours is the exponential of: ``nll`` of ``ppl``; empty for other metrics."""
+    """Name of the loss whose exponential is a perplexity of ours: ``nll`` for ``ppl``; empty for other metrics."""
     return f"{metric.removesuffix('ppl')}nll" if metric.endswith("ppl") and length is not None else ""
 
 
@@ -113,7 +113,7 @@ def is_perplexity(metric: str) -> bool:
 
 
 def few_documents(rows: Iterable[Row]) -> Iterator[str]:
-    """Say which results have no interval because all windows are of very few documents."""
+    """Say which results have no interval because all windows come from very few documents."""
     for row in rows:
         if row.clusters is not None and row.clusters < min(FEWEST, row.n):
             yield (
@@ -137,7 +137,7 @@ class DocumentScore:
         length: tokens of the request; None for tasks without a length sweep.
         depth: relative depth of the key, 0 … 1; None over all depths, or without a key.
         metric: as in `Row`.
-        value: of this document; the mean over documents is the value of the row.
+        value: score of this document; the mean over documents is the value of the row.
     """
 
     task: str
@@ -150,35 +150,35 @@ class DocumentScore:
 
     @property
     def row(self) -> RowKey:
-        """What the row of this score is known by."""
+        """Key of the row that this score belongs to."""
         return self.task, self.length, self.depth, self.metric
 
 
 def document_scores(results: Mapping[str, Any]) -> list[DocumentScore]:
-    """Scores of documents in lm-eval's results with ``samples``, of all metrics that are means over documents.
+    """Document scores of all metrics that are means over documents, from lm-eval's results with ``samples``.
 
-    Perplexity, an exponential of a mean, is none; nor are corpus metrics such as weighted perplexity.
+    Perplexity is left out, because it is the exponential of a mean; so are corpus metrics such as weighted perplexity.
     """
-    found: list[DocumentScore] = []
+    means: list[DocumentScore] = []
     for task, samples in results.get("samples", {}).items():
         filters = dict.fromkeys(sample["filter"] for sample in samples)
-        for chosen in filters:
-            ordered = sorted((s for s in samples if s["filter"] == chosen), key=lambda sample: sample["doc_id"])
+        for filter_name in filters:
+            ordered = sorted((s for s in samples if s["filter"] == filter_name), key=lambda sample: sample["doc_id"])
             for name in dict.fromkeys(name for sample in ordered for name in sample["metrics"]):
-                scores = scores_of(task, name, labelled(name, chosen, len(filters)), ordered)
-                reported = results["results"].get(task, {}).get(f"{name},{chosen}")
+                scores = scores_of(task, name, labelled(name, filter_name, len(filters)), ordered)
+                reported = results["results"].get(task, {}).get(f"{name},{filter_name}")
                 if is_mean([score.value for score in scores], reported):
-                    found += scores
-    return found
+                    means += scores
+    return means
 
 
-def labelled(name: str, chosen: str, filters: int) -> str:
-    """Name of a metric, with lm-eval's filter where the task has several."""
-    return f"{name},{chosen}" if filters > 1 else name
+def labelled(name: str, filter_name: str, filters: int) -> str:
+    """Name of a metric, with lm-eval's filter if the task has several filters."""
+    return f"{name},{filter_name}" if filters > 1 else name
 
 
 def scores_of(task: str, name: str, label: str, samples: Sequence[Mapping[str, Any]]) -> list[DocumentScore]:
-    """Scores of all documents that have the metric ``name`` as a number."""
+    """Scores of all documents for which the metric ``name`` is a number."""
     metric, length, depth = parse_metric(label) or (label, None, None)
     scores = [
         DocumentScore(task, *names_of(sample), length, depth, metric, value)
@@ -186,15 +186,16 @@ def scores_of(task: str, name: str, label: str, samples: Sequence[Mapping[str, A
         if name in sample["metrics"] and (value := number(sample[name])) is not None
     ]
     names = distinct([score.document for score in scores])
-    alone = len({score.cluster for score in scores}) == 1  # a result about this one text, of which they are a sample
+    # Windows of a single text are an independent sample of it, and the result is about this text.
+    single_text = len({score.cluster for score in scores}) == 1
     return [
-        replace(score, document=name, cluster=name if alone else score.cluster)
+        replace(score, document=name, cluster=name if single_text else score.cluster)
         for score, name in zip(scores, names, strict=True)
     ]
 
 
 def names_of(sample: Mapping[str, Any]) -> tuple[str, str]:
-    """Name and cluster of a document of ours; of other tasks its number, each a cluster of its own."""
+    """Name and cluster of a document of our tasks; documents of other tasks are numbered, each its own cluster."""
     doc = sample["doc"]
     if isinstance(doc, Mapping) and "cluster" in doc and "name" in doc:
         return str(doc["name"]), str(doc["cluster"])
@@ -202,7 +203,7 @@ def names_of(sample: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def number(value: Any) -> float | None:
-    """A score as a float; None for what is no single number."""
+    """A score as a float; None if it is no single number."""
     try:
         return float(value) if not isinstance(value, str) else None
     except (TypeError, ValueError):
@@ -210,22 +211,22 @@ def number(value: Any) -> float | None:
 
 
 def is_mean(values: Sequence[float], reported: Any) -> bool:
-    """Whether lm-eval's number is the mean of these."""
+    """Whether the number that lm-eval reports is the mean of ``values``."""
     if not values or not isinstance(reported, (int, float)) or not all(map(isfinite, values)):
         return False
     return isclose(fmean(values), reported, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def by_row(scores: Iterable[DocumentScore]) -> dict[RowKey, list[DocumentScore]]:
-    """Scores grouped by the row that is their mean."""
-    found: dict[RowKey, list[DocumentScore]] = defaultdict(list)
+    """Group document scores by the row that is their mean."""
+    groups: dict[RowKey, list[DocumentScore]] = defaultdict(list)
     for score in scores:
-        found[score.row].append(score)
-    return found
+        groups[score.row].append(score)
+    return groups
 
 
 def standard_error(values: Sequence[float], clusters: Sequence[str]) -> tuple[float | None, int]:
-    """Standard error of the mean of ``values``, and the number of clusters; no error for a single one."""
+    """Standard error of the mean of ``values``, and the number of clusters; the error is None for one cluster."""
     mean, sums = fmean(values), defaultdict(list)
     for value, cluster in zip(values, clusters, strict=True):
         sums[cluster].append(value - mean)

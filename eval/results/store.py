@@ -1,6 +1,6 @@
-"""Record of a measured cell, and the store of them: a SQLite file, locked while it is open, one transaction per cell.
+"""Records of measured cells, and their store: a SQLite file that is locked while it is open.
 
-A killed process loses only the cell it was measuring. The lock ends with the process.
+Each cell is one transaction, so a killed process loses only the cell it was measuring. The lock ends with the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hf_posenc.eval.results.rows import DocumentScore, Row
 
 APPLICATION = 0x706F7365  # "pose", in SQLite's application_id
 FORMAT = 3
-"""Earlier ones had other columns. A key holds the version of this package: none of their cells would be used again."""
+"""Format of the file. Files of earlier formats are refused: every key holds the version of this package anyway."""
 
 
 class Store:
@@ -29,7 +29,7 @@ class Store:
 
     Raises:
         StoreUnusable: the file cannot be opened, or is in use.
-        StoreUnreadable: it is damaged, another program's or another version's.
+        StoreUnreadable: it is damaged, or another program or version wrote it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,7 +117,7 @@ class Store:
 
 
 DAMAGED = ("malformed", "not a database", "no such table")
-"""Words of SQLite for a file that no repetition of the command can use."""
+"""Parts of SQLite's messages about a file that stays unusable if the command is repeated."""
 ELSEWHERE = "Choose another folder with --out, where every cell is measured again."
 
 State = Literal["done", "refused", "failed"]
@@ -125,11 +125,11 @@ State = Literal["done", "refused", "failed"]
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of one cell, besides its time, which its record has; or the largest of several cells.
+    """Memory costs of one cell, or the largest ones of several cells; the time is in the record.
 
     Attributes:
-        peak_memory: bytes; None where it cannot be measured.
-        memory_of: whose memory that is: ``"process"``, weights and libraries included, or the device's name.
+        peak_memory: bytes; None if it cannot be measured.
+        memory_of: owner of this memory: ``"process"``, weights and libraries included, or the device's name.
         cache_per_token: bytes of the KV cache for each token it holds; None for a model without one.
     """
 
@@ -143,17 +143,17 @@ class Record:
     """Outcome of one cell.
 
     Attributes:
-        key: digest of its settings.
+        key: digest of ``settings``.
         scheme, task: label of the entry, and lm-eval task.
-        length: in tokens; None for a task without a length sweep.
+        length: tokens; None for a task without a length sweep.
         state: ``"done"``; ``"refused"``, which is final; or ``"failed"``, which the next run tries again.
-        reason: why it was refused or failed.
-        rows: numbers.
+        reason: reason of a refusal or failure.
+        rows: one row per number.
         seconds: duration of the measurement.
-        settings: everything that `key` is computed from.
+        settings: everything that ``key`` is computed from.
         documents: scores of single documents.
-        remarks: what a reader must know of this cell.
-        costs: of its measurement; None where it was not finished. They differ from run to run, as ``seconds`` do.
+        remarks: caveats about this cell.
+        costs: memory costs; None if the cell was not finished. They differ from run to run, as ``seconds`` do.
     """
 
     key: str
@@ -171,7 +171,7 @@ class Record:
 
 
 def key_of(settings: Mapping[str, Any]) -> str:
-    """Compute the key of a cell: equal for equal settings only."""
+    """Compute the key of a cell, which is equal only for equal settings."""
     return hashlib.sha256(canonical(settings).encode()).hexdigest()
 
 

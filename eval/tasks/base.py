@@ -1,8 +1,8 @@
 """Base classes of lm-eval tasks that sweep over context lengths.
 
-A document is one target, or one key, *at all lengths*: one request per length (and depth). So every length is measured
-on the same targets, curves are paired, each metric has a standard error over documents, and lm-eval's ``--limit n``
-means n at every length.
+A document is one target, or one key, *at all lengths*: it has one request per length (and depth). Every length is
+therefore measured on the same targets, curves are paired, each metric has a standard error over documents, and
+lm-eval's ``--limit n`` means n documents at every length.
 
 `LengthSweep` is the base of all tasks; `PerplexityTask` is the shortest example.
 """
@@ -31,13 +31,13 @@ from hf_posenc.eval.texts.sampling import Tokenized, placed
 from hf_posenc.eval.texts.windows import tokenized_documents, windows_at
 
 SHAPING = ("num_fewshot", "apply_chat_template", "system_instruction")
-"""Options of lm-eval that shape prompts."""
+"""Options of lm-eval that change prompts."""
 
-register_models()  # lm-eval loads a task file named by its path before it looks up the model type
+register_models()  # lm-eval loads a task file that is named by its path before it looks up the model type
 
 Doc = dict[str, Any]
 Cell = tuple[int, float | None]
-"""A length, and a depth where the task has one."""
+"""A length, and a depth if the task has depths."""
 Metric = tuple[Callable[[Sequence[Any]], float], bool]
 
 
@@ -54,33 +54,34 @@ class LengthSweep(ConfigurableTask):
 
     request_type = "loglikelihood"
     deep = False
-    """Whether something is placed in the text, at every depth."""
+    """Whether the task places something in the text, at every depth."""
     reads_text = True
-    """Whether a text that is given is read."""
+    """Whether the task reads the user's text."""
     Options: ClassVar[type[TaskOptions]] = TaskOptions
-    """The options of the task besides those of the sweep."""
+    """Options of the task besides those of the sweep."""
     metrics: ClassVar[dict[str, Metric]] = {}
-    """Metric to its aggregation and whether higher is better."""
+    """Aggregation of each metric, and whether higher is better."""
     at_lengths: ClassVar[frozenset[str]] = frozenset()
-    """Metrics that have no value at a depth."""
+    """Metrics that have no value at a single depth."""
     generation: ClassVar[dict[str, Any]] = {"until": [], "do_sample": False}
-    """How text is generated, where it is; lm-eval's ``gen_kwargs`` are put over it."""
+    """Default arguments of generation; lm-eval's ``gen_kwargs`` override them."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         metadata = dict(config["metadata"])
         self.sweep, self.name = Sweep.of(metadata), config["task"]
         self.tokenizer = tokenizer_of(metadata)
-        given = {name: value for name, value in metadata.items() if value is not None}
-        self.options: Any = self.Options.of(self.defaults(given) | given)
+        user_options = {name: value for name, value in metadata.items() if value is not None}
+        self.options: Any = self.Options.of(self.defaults(user_options) | user_options)
         metadata |= vars(self.sweep) | vars(self.options)  # the results name every setting, defaults included
         if isinstance(self.sweep.text, MeasuredText):
             metadata["text"] = self.sweep.text.label
-        metadata["tokenizer"] = getattr(self.tokenizer, "name_or_path", "")  # the object itself is no JSON
+        metadata["tokenizer"] = getattr(self.tokenizer, "name_or_path", "")  # the object cannot be written as JSON
         metadata.pop("pretrained", None)
-        kept = {name: value for name, value in config.items() if name != "class"}
-        generates = self.request_type == "generate_until"  # else lm-eval knows of no such type, and asks for none
-        kind = {"output_type": "generate_until", "generation_kwargs": dict(self.generation)} if generates else {}
-        super().__init__(config=kept | {"output_type": "loglikelihood", "metadata": metadata, "metric_list": []} | kind)
+        base = {name: value for name, value in config.items() if name != "class"}
+        base |= {"output_type": "loglikelihood", "metadata": metadata, "metric_list": []}
+        if self.request_type == "generate_until":  # lm-eval does not know our other types, and need not
+            base |= {"output_type": "generate_until", "generation_kwargs": dict(self.generation)}
+        super().__init__(config=base)
 
     def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Defaults of options that depend on other options."""
@@ -88,11 +89,11 @@ class LengthSweep(ConfigurableTask):
 
     @property
     def text(self) -> MeasuredText:
-        """The text that is measured on."""
+        """The measured text."""
         return measured_text(self.sweep.text, field=self.sweep.field)
 
     def own_windows(self, size: int) -> Iterator[tuple[Tokenized, int]]:
-        """Documents of the text, and where windows end that have ``size`` tokens before: ``samples`` in all."""
+        """Yield the document and the end of ``samples`` windows of ``size`` tokens."""
         for source, ends in placed(
             tokenized_documents(self.tokenizer, self.text), self.sweep.samples, size, self.sweep.seed
         ):
@@ -100,12 +101,12 @@ class LengthSweep(ConfigurableTask):
 
     @cached_property
     def own_sentences(self) -> tuple[str, ...]:
-        """The sentences of the user's text; none without one."""
-        given = () if self.sweep.text is None else self.text.documents
-        return sentences_of(document.content for document in given)
+        """The sentences of the user's text; empty without a text."""
+        documents = () if self.sweep.text is None else self.text.documents
+        return sentences_of(document.content for document in documents)
 
     def cells(self) -> list[Cell]:
-        """Every length, with every depth if the task has one: a document has a request, or several, for each."""
+        """Every length, with every depth if the task has depths; a document has one or several requests per cell."""
         depths: Sequence[float | None] = self.sweep.depths if self.deep else (None,)
         return [(length, depth) for length in self.sweep.lengths for depth in depths]
 
@@ -119,9 +120,9 @@ class LengthSweep(ConfigurableTask):
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Arguments of the requests of a document, in the order of the cells.
 
-        Those of ``loglikelihood`` are context and target, two texts. Together they have at most the cell's length in
-        tokens, special ones included (`count`); more than the model's ``max_length`` is refused. `TokenTask` asks by
-        token ids, of an exact length.
+        A ``loglikelihood`` request has two texts, context and target. Together they have at most the cell's length in
+        tokens, including special tokens (`count`). A request longer than the model's ``max_length`` is refused.
+        `TokenTask` has requests of token ids instead, with an exact length.
         """
         raise NotImplementedError
 
@@ -130,24 +131,25 @@ class LengthSweep(ConfigurableTask):
         raise NotImplementedError
 
     def count(self, text: str, **options: Any) -> int:
-        """Tokens of a text with the special ones that evaluation adds."""
+        """Number of tokens of a text, including the special tokens that the tokenizer adds."""
         return len(self.tokenizer(text, verbose=False, **options)["input_ids"])
 
     def download(self, dataset_kwargs: Any = None, **_: Any) -> None:
         """Generate the documents; nothing is downloaded."""
-        found = [{"cluster": doc["name"], **doc} for doc in self.documents()]
-        self.dataset = {"test": Dataset.from_list(found)}
+        documents = [{"cluster": doc["name"], **doc} for doc in self.documents()]
+        self.dataset = {"test": Dataset.from_list(documents)}
 
     def build_all_requests(
         self, *, limit: int | None = None, world_size: int = 1, cache_requests: bool = False, **options: Any
     ) -> None:
         """Build the requests of this process.
 
-        lm-eval's request cache is left out: it is keyed by the name of the task alone and would answer with prompts of
-        other lengths. Refused is what would be recorded and not used: examples, a conversation, a system instruction.
+        lm-eval's request cache is not used: its key is the name of the task alone, so it would return prompts of other
+        lengths. Few-shot examples, chat templates and system instructions are refused, because lm-eval would record
+        them although they have no effect.
         """
-        asked = {"num_fewshot": self.config.num_fewshot, **options}
-        if (name := next(filter(asked.get, SHAPING), None)) is not None:
+        shaping = {"num_fewshot": self.config.num_fewshot, **options}
+        if (name := next(filter(shaping.get, SHAPING), None)) is not None:
             raise NotMeasurable(
                 f"{self.config.task} writes prompts of its own, of exactly the length asked for, so {name} has no "
                 "effect on them. Leave it out; lm-eval's own tasks take it."
@@ -180,7 +182,7 @@ class LengthSweep(ConfigurableTask):
         return {name: self.metrics[metric][1] for metric, name in self.names()}
 
     def names(self) -> list[tuple[str, str]]:
-        """Each metric with its name at every length, and in every cell that has a depth."""
+        """Pairs of a metric and its name, at every length and in every cell with a depth."""
         at_depths = [metric for metric in self.metrics if metric not in self.at_lengths]
         lengths = [(metric, (length, None)) for metric in self.metrics for length in self.sweep.lengths]
         deep = [(metric, cell) for metric in at_depths for cell in self.cells()] if self.deep else []
@@ -188,7 +190,7 @@ class LengthSweep(ConfigurableTask):
 
 
 class PerplexityTask(LengthSweep):
-    """Loss of the same last tokens after more and more text."""
+    """Loss of the same last tokens after contexts of increasing length."""
 
     metrics = LOSS
 
@@ -212,31 +214,31 @@ class PerplexityTask(LengthSweep):
 
 
 def loss_and_perplexity(loss: float) -> dict[str, float]:
-    """A loss under both its names; `perplexity` is taken when documents are aggregated."""
+    """A loss as ``nll`` and as ``ppl``; `perplexity` is computed when documents are aggregated."""
     return {"nll": loss, "ppl": loss}
 
 
 def named_scores(cells: Sequence[Cell], scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Metric values of cells by the names of `metric_name`, and at every length their mean over depths."""
-    deep: dict[str, Any] = {}
+    """Metric values of cells by the names of `metric_name`, and their means over depths at every length."""
+    at_depths: dict[str, Any] = {}
     by_length: dict[str, list[Any]] = {}
-    for (length, depth), found in zip(cells, scores, strict=True):
-        for metric, value in found.items():
+    for (length, depth), cell_scores in zip(cells, scores, strict=True):
+        for metric, value in cell_scores.items():
             by_length.setdefault(metric_name(metric, length), []).append(value)
             if depth is not None:
-                deep[metric_name(metric, length, depth)] = value
-    return deep | {name: mean(some) for name, some in by_length.items()}
+                at_depths[metric_name(metric, length, depth)] = value
+    return at_depths | {name: mean(values) for name, values in by_length.items()}
 
 
 def tokenizer_of(metadata: dict[str, Any]) -> Any:
-    """The tokenizer that sizes the prompts: an object, or the name or path of one."""
-    given = metadata.get("tokenizer") or metadata.get("pretrained")
-    if isinstance(given, str):
-        hub = hub_options(metadata)  # a revision among them is that of the model
+    """The tokenizer that counts the tokens of prompts, which metadata has as an object or names."""
+    tokenizer = metadata.get("tokenizer") or metadata.get("pretrained")
+    if isinstance(tokenizer, str):
+        hub = hub_options(metadata)  # a revision in these belongs to the model
         own = of_other_names(hub) if metadata.get("tokenizer") else hub
-        return named_tokenizer(ModelName.of(given, hub=own))
-    if not callable(given):
+        return named_tokenizer(ModelName.of(tokenizer, hub=own))
+    if not callable(tokenizer):
         raise TaskOptionOutOfRange(
             'The task has no tokenizer to size its prompts with. Pass --metadata \'{"tokenizer": "path or name"}\'.'
         )
-    return given
+    return tokenizer

@@ -1,12 +1,12 @@
-"""lm-eval tasks on strings of tokens that come twice, which requires attention to distant tokens.
+"""lm-eval tasks on token strings that occur twice; predicting the second occurrence needs attention to the first.
 
 posenc_copy         x₁ x₂ … xₙ ▏ x₁ x₂ … → xₙ        each token is n positions back
-posenc_induction    … a b … … … … … … … a → b        the pair occurs once, at a depth
-posenc_copy_gain    a passage that the model has read before, against the same passage that it has not
+posenc_induction    … a b … … … … … … … a → b        the pair occurs once before, at a depth
+posenc_copy_gain    loss of a passage that occurs earlier in the context, against its loss if it does not
 
-Of the first two, the last tokens are the same at every length, so that only the distance changes. Training models on
-short strings and asking them for long ones is how length generalisation is measured: Kazemnejad et al. 2023,
-arXiv:2305.19466; the second is the induction of Olsson et al. 2022, arXiv:2209.11895.
+The last tokens of the first two tasks are the same at every length, so only the distance changes. Training on short
+strings and testing on long ones measures length generalisation: Kazemnejad et al. 2023, arXiv:2305.19466. The second
+task is the induction of Olsson et al. 2022, arXiv:2209.11895.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hf_posenc.eval.tasks.sweep import Count, TaskOptions
 from hf_posenc.eval.texts.windows import check_room
 
 FEWEST = 8
-"""Distinct tokens of a random string; with fewer, guessing is often right."""
+"""Smallest number of distinct tokens of a random string; with fewer, a guess is often right."""
 ROWS = 3
-"""Requests of a document of copy gain at each length: repeated, other, none."""
+"""Requests of a copy-gain document at each length: repeated, other, none."""
 
 
 class StringTask(TokenTask):
-    """A task with a string of tokens in every cell, whose last tokens are scored."""
+    """A task with a token string in every cell; the last tokens of the string are scored."""
 
     Options = TaskOptions.plus(alphabet=(Count, 1000))
     reads_text = False
@@ -44,16 +44,16 @@ class StringTask(TokenTask):
         ]
 
     def document(self, tokens: Sequence[int], rng: random.Random, sample: int) -> Doc:
-        """The document of one sample, with a string for every cell."""
+        """The document of one sample, with one string per cell."""
         raise NotImplementedError
 
     def string(self, tokens: Sequence[int], rng: random.Random, without: int | None = None) -> list[int]:
-        """A random string for the longest length."""
-        kept = [token for token in tokens if token != without]
-        return [rng.choice(kept) for _ in range(self.sweep.longest)]
+        """A random string for the longest length, in which the token ``without`` does not occur."""
+        alphabet = [token for token in tokens if token != without]
+        return [rng.choice(alphabet) for _ in range(self.sweep.longest)]
 
     def room(self, length: int) -> int:
-        """Tokens of a string, without the special tokens before it."""
+        """Tokens that are left for a string after the special tokens before it."""
         return length - len(self.front)
 
     def check_room_twice(self) -> None:
@@ -66,7 +66,7 @@ class StringTask(TokenTask):
 
 
 class CopyTask(StringTask):
-    """The end of a string's copy: share of tokens right, whether all are, and nats/token."""
+    """Scores the end of a string's copy: share of right tokens, whether all are right, and loss in nats/token."""
 
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "exact": (mean, True), "nll": (mean, False)}
 
@@ -86,13 +86,13 @@ class CopyTask(StringTask):
 
 
 class InductionTask(StringTask):
-    """Whether the second token of a pair is written after the first, at every length and depth of the pair."""
+    """Scores the second token of a pair after its first, at every length and depth of the pair."""
 
     deep = True
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "nll": (mean, False)}
 
     def document(self, tokens: Sequence[int], rng: random.Random, sample: int) -> Doc:
-        """A pair, and filler in which its first token does not occur."""
+        """A pair, and filler in which the first token of the pair does not occur."""
         first, second = rng.sample(list(tokens), 2)
         filler = self.string(tokens, rng, without=first)
         rows = [induced(filler, (first, second), depth or 0.0, self.room(length)) for length, depth in self.cells()]
@@ -107,12 +107,12 @@ class CopyGainTask(StringTask):
     """Loss without the first occurrence of a passage minus loss with it, and the loss with it; nats/token.
 
     repeated    passage · … text … · passage ▏           the first occurrence is at the beginning of the context
-    other       another passage · … text … · passage ▏   control: as long, from elsewhere in the text
-    none        … … … … … text … … … · passage ▏         control: the text as it is
+    other       another passage · … text … · passage ▏   control: a passage of equal length from elsewhere in the text
+    none        … … … … … text … … … · passage ▏         control: the original text
 
-    The text between is what precedes the passage, and the scored tokens are the same three times, and at every length.
-    Models that cannot answer questions yet already copy, so these differences tell schemes apart where retrieval is
-    all zeros.
+    The text in between is the one that precedes the passage. The scored tokens are the same in all three requests and
+    at every length. Models that cannot answer questions yet can already copy, so these differences distinguish schemes
+    where retrieval scores are all zero.
     """
 
     Options = TaskOptions
@@ -122,27 +122,28 @@ class CopyGainTask(StringTask):
     def documents(self) -> list[Doc]:
         """Windows of the text, each with the passage of another window as control."""
         self.check_room_twice()
-        found = TokenTask.documents(self)
-        if len(found) < 2:
+        windows = TokenTask.documents(self)
+        count = len(windows)
+        if count < 2:
             raise TaskOptionOutOfRange(
-                f"{self.name} compares the passages of two windows, got {len(found)} window. Ask for 2 samples or more."
+                f"{self.name} compares the passages of two windows, got {count} window. Ask for 2 samples or more."
             )
-        passages = [doc["ids"][-self.sweep.scored :] for doc in found]
-        return [doc | {"other": passages[(number + len(found) // 2) % len(found)]} for number, doc in enumerate(found)]
+        passages = [doc["ids"][-self.sweep.scored :] for doc in windows]
+        return [doc | {"other": passages[(number + count // 2) % count]} for number, doc in enumerate(windows)]
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """The texts of every length, and how long the passage at their end is."""
+        """The three texts of every length, and the length of the passage at their end."""
         rows = [row for length in self.sweep.lengths for row in self.rows(doc, length)]
         return super().arguments({"name": doc["name"], "rows": rows, "scored": self.sweep.scored})
 
     def rows(self, doc: Doc, length: int) -> list[list[int]]:
         """The texts of a document at one length: repeated, other, none."""
-        whole = doc["ids"][-self.room(length) :]
-        passage, rest = whole[-self.sweep.scored :], whole[self.sweep.scored :]
-        return [passage + rest, list(doc["other"]) + rest, whole]
+        text = doc["ids"][-self.room(length) :]
+        passage, after_start = text[-self.sweep.scored :], text[self.sweep.scored :]
+        return [passage + after_start, list(doc["other"]) + after_start, text]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
-        """Differences of loss and the loss of the second occurrence, at every length."""
+        """Both differences of loss, and the loss of the second occurrence, at every length."""
         losses = [-score / self.sweep.scored for score, _ in results]
         return [
             {"gain": none - repeated, "gain_over_other": other - repeated, "nll": repeated}
@@ -151,28 +152,28 @@ class CopyGainTask(StringTask):
 
 
 def ordinary_tokens(tokenizer: Any, count: int) -> list[int]:
-    """The first ``count`` tokens that are not special; in a trained vocabulary the first are the most frequent."""
+    """The first ``count`` tokens that are not special; these are the most frequent ones of a trained vocabulary."""
     special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
-    found = [token for token in sorted(tokenizer.get_vocab().values()) if token not in special][:count]
-    if len(found) < FEWEST:
+    tokens = [token for token in sorted(tokenizer.get_vocab().values()) if token not in special][:count]
+    if len(tokens) < FEWEST:
         raise TokenizerTooPoor(
-            f"Random strings need {FEWEST} ordinary tokens or more, got {len(found)}. "
+            f"Random strings need {FEWEST} ordinary tokens or more, got {len(tokens)}. "
             "Raise alphabet, or use a tokenizer with a larger vocabulary."
         )
-    return found
+    return tokens
 
 
 def copied(string: Sequence[int], room: int) -> list[int]:
-    """The end of ``string``, twice: as long as fits ``room`` tokens."""
+    """The end of ``string`` twice, as much of it as ``room`` tokens can hold."""
     half = room // 2
     return [*string[-half:], *string[-half:]]
 
 
 def induced(filler: Sequence[int], pair: tuple[int, int], depth: float, room: int) -> list[int]:
-    """The end of ``filler`` with ``pair`` at ``depth``, and the pair again: ``room`` tokens."""
+    """``room`` tokens: the end of ``filler`` with ``pair`` at ``depth``, and the pair again."""
     free = room - 4
     if free < 1:
         raise LengthTooShort(f"A repeated pair does not fit into {room} tokens. Ask for lengths above {room + 4}.")
-    kept = filler[-free:]
-    before = round(depth * (free - 1))  # never the neighbour of its own question
-    return [*kept[:before], *pair, *kept[before:], *pair]
+    tail = filler[-free:]
+    before = round(depth * (free - 1))  # at least one token stays between the two pairs
+    return [*tail[:before], *pair, *tail[before:], *pair]

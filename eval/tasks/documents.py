@@ -3,9 +3,9 @@
     document   … … … … … … … … … context ▏ target … … …
 
 Every document that is long enough for the longest length is used, so that all lengths are measured on the same ones.
-Each has the same number of windows, however long it is, at random places of equal parts of it; `posenc_ppl` shares them
-out by length. With ``from_start`` each document has one, its first ``longest`` tokens, as in papers that cut documents
-to a length. The numbers of windows and of short and empty documents are in the task's metadata in the results.
+Each document has the same number of windows, at random places of equal parts of it. (In `posenc_ppl`, longer documents
+have more windows.) With ``from_start``, each document has one window, its first ``longest`` tokens, as in papers that
+truncate documents. The results name the numbers of windows and of short and empty documents in the task's metadata.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ class DocsTask(TokenTask):
     def documents(self) -> list[Doc]:
         """``samples`` windows of the first documents that are long enough, at least one of each."""
         check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
-        found: list[Tokenized] = []
+        sources: list[Tokenized] = []
         empty = short = seen = 0
         longest = 0
         if self.sweep.text is None:
             raise UnreadableDocuments("The task has no documents. Pass --text notes.txt, or --metadata in lm-eval.")
         for document in self.text.documents:
-            if len(found) == self.sweep.samples:
+            if len(sources) == self.sweep.samples:
                 break
             ids = self.tokens(document)
             longest = max(longest, len(ids))
             seen, empty, short = seen + 1, empty + (not ids), short + (0 < len(ids) < self.size())
             if len(ids) >= self.size():
-                found.append(Tokenized("", ids, (), document.name))
-        if not found:
+                sources.append(Tokenized("", ids, (), document.name))
+        if not sources:
             raise TextTooShort(
                 f"None of {seen} documents has the {self.size()} tokens that length {self.sweep.longest} needs; "
                 f"the longest has {longest}, and {empty} are empty. Give longer documents or ask for shorter lengths."
             )
         if empty or short:
             log.warning("Of %d documents %d are empty and %d too short; they are left out.", seen, empty, short)
-        windows = self.windows(found)
-        counts = {"read": seen, "used": len(found), "short": short, "empty": empty, "windows": len(windows)}
+        windows = self.windows(sources)
+        counts = {"read": seen, "used": len(sources), "short": short, "empty": empty, "windows": len(windows)}
         self.config.metadata |= {"documents": counts}
         return windows
 
     def windows(self, sources: Sequence[Tokenized]) -> list[Doc]:
-        """The windows of all documents; as many of each, or one more of the first ones."""
+        """The windows of all documents: equally many of each, and one more of the first documents if needed."""
         each, more = divmod(self.sweep.samples, len(sources))
-        found: list[Doc] = []
+        windows: list[Doc] = []
         for number, (source, name) in enumerate(zip(sources, distinct([s.name for s in sources]), strict=True)):
             ends = [self.size()]
             if not self.options.from_start:
@@ -70,8 +70,8 @@ class DocsTask(TokenTask):
             for end in ends:
                 ids = list(source.ids[end - self.size() : end])
                 place = name if self.options.from_start else f"{name}, token {end - self.size()}"
-                found.append({"name": place, "cluster": name, "ids": ids, "target": ""})
-        return found
+                windows.append({"name": place, "cluster": name, "ids": ids, "target": ""})
+        return windows
 
     def tokens(self, document: Document) -> tuple[int, ...]:
         """Tokens of a document."""

@@ -3,8 +3,8 @@
 posenc_mlm           … … … text ▏ targ_t                    predictable from the neighbourhood
 posenc_mlm_recall    target … … … text ▏ targ_t             can be copied from the far end of the text
 
-Both mask the same tokens of the same targets. The second puts the whole target in front, so that the difference between
-the two is what the model retrieves over the full length.
+Both tasks mask the same tokens of the same targets. The second task repeats the whole target at the front, so that the
+difference between both shows what the model retrieves over the full length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hf_posenc.eval.texts.sampling import Tokenized
 from hf_posenc.eval.texts.windows import check_room
 
 MASKED_SHARE = 0.15
-"""Of the scored tokens, as in Devlin et al. 2018, arXiv:1810.04805."""
+"""Share of the scored tokens that are masked, as in Devlin et al. 2018, arXiv:1810.04805."""
 
 
 class MaskedTask(LengthSweep):
@@ -29,7 +29,7 @@ class MaskedTask(LengthSweep):
 
     request_type = "masked_tokens"
     copies = 0
-    """Copies of the whole target at the front."""
+    """Number of copies of the whole target at the front."""
     metrics = LOSS | {"recall": (mean, True)}
 
     def documents(self) -> list[Doc]:
@@ -44,11 +44,11 @@ class MaskedTask(LengthSweep):
         return [self.document(source, end) for source, end in self.own_windows(self.sweep.longest)]
 
     def document(self, source: Tokenized, end: int) -> Doc:
-        """The tokens before ``end`` between the special ones, at every length."""
+        """The tokens before ``end``, between the special tokens, at every length."""
         ids = source.ids
         front = self.copies * list(ids[end - self.sweep.scored : end])
-        kept = [length - 2 - len(front) for length in self.sweep.lengths]  # two positions are for the special tokens
-        rows = [[*front, *ids[end - tokens : end]] for tokens in kept]
+        sizes = [length - 2 - len(front) for length in self.sweep.lengths]  # two positions are for special tokens
+        rows = [[*front, *ids[end - size : end]] for size in sizes]
         framed = [[self.tokenizer.cls_token_id, *row, self.tokenizer.sep_token_id] for row in rows]
         back = masked_choice(self.sweep.scored, random.Random(f"{self.sweep.seed}-{end}"))
         return {**source.named(end), "rows": framed, "back": back, "target": ""}
@@ -66,12 +66,12 @@ class MaskedTask(LengthSweep):
 
 
 class MaskedRecallTask(MaskedTask):
-    """The same masks, with the whole target once more at the front of the text."""
+    """The same masks as in `MaskedTask`, with a copy of the whole target at the front of the text."""
 
     copies = 1
 
 
 def masked_choice(scored: int, rng: random.Random) -> list[int]:
-    """Which of the last ``scored`` tokens to mask, as distances from the end of the text, nearest last."""
+    """Choose which of the last ``scored`` tokens to mask: distances from the end of the text, nearest last."""
     count = max(1, round(MASKED_SHARE * scored))
     return sorted(rng.sample(range(1, scored + 1), count), reverse=True)

@@ -14,15 +14,15 @@ from hf_posenc.eval.texts.passkey import Passkey, draw_key
 
 
 class PasskeyTask(RetrievalTask):
-    """One key, hidden in the user's text, where one is given."""
+    """One key, hidden in the user's text or else in the usual filler."""
 
     def documents(self) -> list[Doc]:
-        """One key per document, which has its name."""
-        found = [self.document(f"{self.sweep.seed}-{sample}") for sample in range(self.sweep.keys)]
-        return [doc | {"name": doc["target"]} for doc in found]
+        """One key per document; the key is the name of the document."""
+        documents = [self.document(f"{self.sweep.seed}-{sample}") for sample in range(self.sweep.keys)]
+        return [doc | {"name": doc["target"]} for doc in documents]
 
     def exercise(self, seed: str, depth: float) -> Passkey:
-        """The key of a sample in its filler."""
+        """The key of a sample, in filler."""
         rng = random.Random(seed)
         key = draw_key(rng)
         return Passkey(key, depth, from_random_start(self.own_sentences, rng) if self.own_sentences else FILLER)

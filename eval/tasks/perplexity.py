@@ -1,10 +1,10 @@
 """lm-eval tasks on token ids: loss by position, and on the windows of a fine-tuning run.
 
-posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of a text after all of it before
+posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each segment of a text, after all text before it
 
-No text is re-tokenised. Requests are of a type of our own, and the language model scores those of one text in one
-forward pass where it can, see `hf_posenc.eval.lm.scorer`. A window starts with the tokenizer's own begin token, if it
-has one.
+No text is tokenised twice. The requests have a type of their own; the language model answers all requests of one text
+in one forward pass if this is exact, see `hf_posenc.eval.lm.scorer`. A window starts with the tokenizer's begin token,
+if it has one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TokenTask(PerplexityTask):
     request_type = "suffix_scores"
 
     def documents(self) -> list[Doc]:
-        """Stretches of tokens from all parts of the text."""
+        """Windows of tokens from all parts of the text."""
         size = self.size()
         return [
             {**source.named(end - size), "ids": list(source.ids[end - size : end]), "target": ""}
@@ -37,11 +37,11 @@ class TokenTask(PerplexityTask):
         ]
 
     def size(self) -> int:
-        """Tokens of a document: as many as fit the longest length, begin token included."""
+        """Tokens of a window: the longest length without the special tokens before it."""
         return self.sweep.longest - len(self.front)
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """The last tokens after as much context as each length has room for."""
+        """At each length, as many tokens as fit, and the number of scored ones at their end."""
         front, scored = self.front, self.sweep.scored
         return [(doc["name"], [*front, *doc["ids"][len(front) - length :]], scored) for length in self.sweep.lengths]
 
@@ -52,9 +52,9 @@ class TokenTask(PerplexityTask):
 
 
 class HeldOutTask(TokenTask):
-    """Loss on the windows that a fine-tuning run measured: its last held-out losses, on the model that it wrote."""
+    """Loss on the held-out windows of a fine-tuning run: gives the run's last losses for the model that it saved."""
 
-    front: ClassVar[list[int]] = []  # as in training, where rows of tokens begin anywhere
+    front: ClassVar[list[int]] = []  # as in training, where rows start anywhere in the text
 
     def documents(self) -> list[Doc]:
         """The windows of the run."""
@@ -76,15 +76,16 @@ class HeldOutTask(TokenTask):
 
 
 class TokenLossTask(TokenTask):
-    """Loss by position: at length L of the tokens between the length before and L, and of all tokens up to L.
+    """Loss by position.
 
-    ``nll_L512`` is that of the stretch that ends there, ``prefix_nll_L512`` that of a text of 512 tokens as a whole.
+    ``nll_L512`` is the loss of the segment between the next shorter length and 512 tokens, ``prefix_nll_L512`` that of
+    all 512 tokens.
     """
 
     metrics = LOSS | {"prefix_nll": (mean, False), "prefix_ppl": (perplexity, False)}
 
-    def stretches(self) -> list[tuple[int, int]]:
-        """First token and end of the stretch of each length; a token without any before it is not scored."""
+    def segments(self) -> list[tuple[int, int]]:
+        """First token and end of the segment of each length; a token without a token before it is not scored."""
         ends = [length - len(self.front) for length in self.sweep.lengths]
         first = 0 if self.front else 1
         if ends[0] <= first:
@@ -94,15 +95,15 @@ class TokenLossTask(TokenTask):
         return list(pairwise([first, *ends]))
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """The stretch of each length after all tokens before it."""
-        return [(doc["name"], [*self.front, *doc["ids"][:end]], end - begin) for begin, end in self.stretches()]
+        """The segment of each length after all tokens before it."""
+        return [(doc["name"], [*self.front, *doc["ids"][:end]], end - begin) for begin, end in self.segments()]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
-        """Loss in nats/token."""
-        found, total, stretches = [], 0.0, self.stretches()
-        for (score, _), (begin, end) in zip(results, stretches, strict=True):
+        """Loss in nats/token of each segment, and of all tokens up to its end."""
+        scores, total, segments = [], 0.0, self.segments()
+        for (score, _), (begin, end) in zip(results, segments, strict=True):
             total -= score
-            prefix = total / (end - stretches[0][0])
+            prefix = total / (end - segments[0][0])
             losses = loss_and_perplexity(-score / (end - begin))
-            found.append(losses | {"prefix_nll": prefix, "prefix_ppl": prefix})
-        return found
+            scores.append(losses | {"prefix_nll": prefix, "prefix_ppl": prefix})
+        return scores

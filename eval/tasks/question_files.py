@@ -1,10 +1,10 @@
-"""posenc_qa_file: questions of local files, with other documents of the same files as distractors up to the length.
+"""posenc_qa_file: questions from local files; other documents of the files fill the prompt up to the length.
 
     SQuAD       {"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}
     HotpotQA    [{"question", "answer", "context": [[title, [sentence, …]], …], "supporting_facts": [[title, n], …]}]
     plain       {"context": "…", "question": "…", "answers": ["…"]}          one record a line
 
-``depth`` is that of the first document that the question needs; those of a second one, as in HotpotQA, are random.
+``depth`` is the depth of the first document that the question needs; a second one, as in HotpotQA, has a random depth.
 
 Rajpurkar et al. 2016, arXiv:1606.05250; Yang et al. 2018, arXiv:1809.09600; as tasks of any length: Hsieh et al. 2024,
 "RULER", arXiv:2404.06654, section 3.
@@ -28,7 +28,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from hf_posenc.errors import UnreadableDocuments, shown
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.tasks.base import Doc, Metric
-from hf_posenc.eval.tasks.retrieval import Marks, RetrievalOptions, RetrievalTask, found
+from hf_posenc.eval.tasks.retrieval import Marks, RetrievalOptions, RetrievalTask, string_matches
 from hf_posenc.eval.tasks.sweep import Count, Paths
 from hf_posenc.eval.texts.haystack import Notes, depths, repeated
 from hf_posenc.texts.files import FORMATS
@@ -39,25 +39,28 @@ QUESTION = "\n\nQuestion: {question}\nAnswer:"
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def several(value: Any) -> Any:
-    """One text or several, also as SQuAD has them, ``{"text": [...]}`` or ``[{"text": …}]``, each once."""
+def distinct_texts(value: Any) -> Any:
+    """List of distinct texts from one text, several texts, or SQuAD's ``{"text": [...]}`` and ``[{"text": …}]``."""
     value = value.get("text", value) if isinstance(value, Mapping) else value
-    found = value if isinstance(value, (list, tuple)) else [value]
-    return list(dict.fromkeys(one.get("text") if isinstance(one, Mapping) else one for one in found))
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return list(dict.fromkeys(item.get("text") if isinstance(item, Mapping) else item for item in items))
 
 
 Text = Annotated[str, Field(pattern=r"\S")]
-Texts = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(several)]
+Texts = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(distinct_texts)]
 
 
 class Record(BaseModel):
-    """The fields of a record that are read; others are left out."""
+    """Base of the records that are read from files; unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
 
 class FileQuestion(Record):
-    """A question of a file: the first accepted answer is scored; beside the needed documents are its distractors."""
+    """A question with its accepted answers, the documents that it needs, and distractors (``beside``).
+
+    The first answer is the one that is scored by teacher forcing.
+    """
 
     question: Text
     answers: Texts = Field(validation_alias=AliasChoices("answers", "answer"))
@@ -73,18 +76,18 @@ class QuestionRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def of_format(cls, record: Any) -> Any:
-        """The fields of the questions."""
+        """Convert a record of any format to the fields of its questions."""
         return {"asked": list(fields_of(record))} if isinstance(record, Mapping) else record
 
 
 def fields_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The fields of a record's questions; of SQuAD's, those without an answer are left out."""
+    """Yield the fields of a record's questions; SQuAD's questions without an answer are left out."""
     if isinstance(record.get("data"), list):
         for paragraph in (paragraph for article in record["data"] for paragraph in article["paragraphs"]):
             for asked in paragraph["qas"]:
                 if asked.get("answers") and not asked.get("is_impossible"):
                     yield {**asked, "needed": paragraph["context"]}
-    elif isinstance(record.get("context"), (list, Mapping)):  # of HotpotQA
+    elif isinstance(record.get("context"), (list, Mapping)):  # HotpotQA
         texts = {title: f"{title}\n{''.join(sentences).strip()}" for title, sentences in rows(record["context"])}
         supporting = {fact[0] for fact in rows(record.get("supporting_facts") or [])}
         needed = [text for title, text in texts.items() if title in supporting]
@@ -94,12 +97,12 @@ def fields_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def rows(columns: Any) -> Any:
-    """Titles with what belongs to them, of the columns of the Hub's copy; as published they are rows already."""
+    """Rows of HotpotQA's pairs; the copy on the Hub has columns instead, which are transposed."""
     return list(zip(*columns.values(), strict=True)) if isinstance(columns, Mapping) else columns
 
 
 def questions_of(sources: Sequence[str | Path]) -> Iterator[FileQuestion]:
-    """Every question of some files and folders."""
+    """Yield every question of some files and folders."""
     if not sources:
         raise UnreadableDocuments("The task reads questions from a file, and none is named. Pass --set data=FILE.")
     for source in sources:
@@ -121,7 +124,7 @@ def questions_of(sources: Sequence[str | Path]) -> Iterator[FileQuestion]:
 
 
 class DocumentQuestion(Notes):
-    """One question, among any number of documents."""
+    """One question of a file, with any number of documents."""
 
     intro = "Answer the question from these documents, in a few words.\n\n"
 
@@ -134,15 +137,15 @@ class DocumentQuestion(Notes):
         self.alone, self.filler = not order, repeated(order)
 
     def written(self, texts: Sequence[str]) -> str:
-        """The documents, numbered."""
+        """Number and join the documents."""
         return "\n\n".join(DOCUMENT.format(number=number, text=text) for number, text in enumerate(texts, 1))
 
 
 class FileQuestionsTask(RetrievalTask):
-    """A question of a file, its documents among others.
+    """A question of a file, with its documents among others.
 
-    Forced, the first answer is scored; generated, ``match`` is whether any accepted answer occurs in the text, and
-    ``f1`` SQuAD's overlap of words with the nearest.
+    With ``scoring: forced``, the first answer is scored. With ``generate``, ``match`` is whether any accepted answer
+    occurs in the text, and ``f1`` is SQuAD's word overlap with the most similar answer.
     """
 
     reads_text = False
@@ -150,16 +153,16 @@ class FileQuestionsTask(RetrievalTask):
     generated: ClassVar[dict[str, Metric]] = {"match": (mean, True), "f1": (mean, True)}
 
     def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Questions leave room for filler at the shortest length."""
+        """By default, a question with its documents must fit the shortest length."""
         return {"question_tokens": self.sweep.lengths[0]}
 
     @cached_property
     def questions(self) -> list[FileQuestion]:
         """The questions of all files."""
-        found = list(questions_of(self.options.data))
-        if not found:
+        questions = list(questions_of(self.options.data))
+        if not questions:
             raise UnreadableDocuments("There is no question with an answer in the data. Pass another file.")
-        return found
+        return questions
 
     @cached_property
     def pool(self) -> tuple[str, ...]:
@@ -167,7 +170,7 @@ class FileQuestionsTask(RetrievalTask):
         return tuple(dict.fromkeys(text for asked in self.questions for text in (*asked.needed, *asked.beside)))
 
     def documents(self) -> list[Doc]:
-        """Questions in random order whose documents leave room at the shortest length, ``keys`` of them."""
+        """``keys`` questions in random order that have at most ``question_tokens`` tokens with their documents."""
         order = random.Random(f"{self.name}-{self.sweep.seed}").sample(range(len(self.questions)), len(self.questions))
         most, sizes = self.options.question_tokens, []
         documents: list[Doc] = []
@@ -175,8 +178,8 @@ class FileQuestionsTask(RetrievalTask):
             if len(documents) == self.sweep.keys:
                 break
             asked = self.questions[number]
-            bare = self.count(DocumentQuestion("", 0.0, asked, ()).prompt(0))
-            sizes.append(bare + 2 * max(self.count(f" {answer}") for answer in asked.answers))
+            shortest = self.count(DocumentQuestion("", 0.0, asked, ()).prompt(0))
+            sizes.append(shortest + 2 * max(self.count(f" {answer}") for answer in asked.answers))
             if sizes[-1] <= most:
                 documents.append(self.document(f"{self.name}-{self.sweep.seed}-{number}") | {"question": number})
         if not documents:
@@ -189,34 +192,34 @@ class FileQuestionsTask(RetrievalTask):
         return documents
 
     def exercise(self, seed: str, depth: float) -> DocumentQuestion:
-        """The question whose number ends the seed, its first document at ``depth``."""
-        found = DocumentQuestion(seed, depth, self.questions[int(seed.rpartition("-")[2])], self.pool)
-        if found.alone:
+        """The question whose number is at the end of the seed, with its first document at ``depth``."""
+        exercise = DocumentQuestion(seed, depth, self.questions[int(seed.rpartition("-")[2])], self.pool)
+        if exercise.alone:
             raise UnreadableDocuments(
                 "The data has no document besides those of one question, and nothing to make a prompt longer with. "
                 "Add records."
             )
-        return found
+        return exercise
 
     def marks(self, doc: Doc, results: Sequence[Any]) -> Marks:
-        """As for other tasks; a generated text is compared with every accepted answer."""
+        """Metrics of one cell; a generated text is compared with every accepted answer."""
         if not self.generates:
             return super().marks(doc, results)
         accepted, text = self.questions[doc["question"]].answers, results[0].strip().partition("\n")[0]
         return {
-            "match": [float(any(found(text, accepted)))],
+            "match": [float(any(string_matches(text, accepted)))],
             "f1": [max(word_overlap(text, answer) for answer in accepted)],
         }
 
 
 def word_overlap(text: str, answer: str) -> float:
     """SQuAD's F1: harmonic mean of the shares of words that two texts have in common."""
-    ours, theirs = words(text), words(answer)
-    common = sum((Counter(ours) & Counter(theirs)).values())
-    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+    text_words, answer_words = words(text), words(answer)
+    common = sum((Counter(text_words) & Counter(answer_words)).values())
+    return 2 * common / (len(text_words) + len(answer_words)) if common else 0.0
 
 
 def words(text: str) -> list[str]:
     """Words in lower case, without articles and punctuation, as SQuAD compares them."""
-    bare = "".join(sign for sign in text.lower() if sign not in string.punctuation)
-    return ARTICLES.sub(" ", bare).split()
+    unpunctuated = "".join(character for character in text.lower() if character not in string.punctuation)
+    return ARTICLES.sub(" ", unpunctuated).split()

@@ -1,6 +1,6 @@
-"""RULER's tasks for lm-eval, with our own generators; one class per task, options in the task's metadata.
+"""RULER's tasks for lm-eval, with generators of our own: one class per task, with options in the task's metadata.
 
-Hsieh et al. 2024, "RULER", arXiv:2404.06654. Numbers are comparable with each other, not with RULER's.
+Hsieh et al. 2024, "RULER", arXiv:2404.06654. Numbers can be compared with each other, not with those of RULER.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Several = Annotated[Few, Interval(ge=2)]
 
 
 class HaystackTask(RetrievalTask):
-    """A task whose needles are hidden in filler: by default in the user's text, where one is given."""
+    """A task whose needles are hidden in filler: by default in the user's text if there is one."""
 
     Options = RetrievalOptions.plus(haystack=(Literal["prose", "repeat", "needles", "text"], "prose"))
     made_of_text = True
 
     @property
     def reads_text(self) -> bool:  # type: ignore[override]
-        """Whether a text that is given is read."""
+        """Whether the task reads the user's text."""
         return bool(self.options.haystack == OWN_TEXT)
 
     def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """The user's text as a haystack."""
+        """By default, the user's text is the haystack."""
         return {"haystack": OWN_TEXT} if self.own_sentences else {}
 
     def exercise(self, seed: str, depth: float) -> Notes:
@@ -43,32 +43,32 @@ class HaystackTask(RetrievalTask):
 
 
 class NiahTask(HaystackTask):
-    """One needle."""
+    """One needle, whose code is asked for."""
 
     Options = HaystackTask.Options.plus(code_kind=(Literal["numbers", "words", "uuids"], "numbers"))
     make = Niah
 
 
 class MultiKeyTask(NiahTask):
-    """One needle among others of its kind."""
+    """One needle among distractors: needles with other keys."""
 
     Options = NiahTask.Options.plus(distractors=(Few, 3))
 
 
 class MultiValueTask(NiahTask):
-    """All codes of one key."""
+    """Several needles with the same key; all its codes are asked for."""
 
     Options = NiahTask.Options.plus(codes=(Several, 4))
 
 
 class MultiQueryTask(NiahTask):
-    """The codes of several keys."""
+    """Several needles with different keys; the codes of all keys are asked for."""
 
     Options = NiahTask.Options.plus(queries=(Several, 4))
 
 
 class TracingTask(HaystackTask):
-    """All names of a number."""
+    """Variable tracking: all names that stand for one number."""
 
     deep = False
     Options = HaystackTask.Options.plus(hops=(Few, 4), chains=(Few, 2))
@@ -76,7 +76,7 @@ class TracingTask(HaystackTask):
 
 
 class CommonWordsTask(RetrievalTask):
-    """The words that occur often."""
+    """Common words extraction: the words that occur more often than all others."""
 
     deep = False
     reads_text = False
@@ -92,7 +92,7 @@ class CommonWordsTask(RetrievalTask):
 
 
 class FrequentWordsTask(RetrievalTask):
-    """The most frequent words."""
+    """Frequent words extraction: the most frequent words, whose counts follow Zipf's law."""
 
     deep = False
     reads_text = False
@@ -103,7 +103,7 @@ class FrequentWordsTask(RetrievalTask):
 
 
 class QuestionsTask(RetrievalTask):
-    """A question over documents."""
+    """A question about one or two of many documents."""
 
     Options = RetrievalOptions.plus(qa_hops=(Annotated[Few, Interval(le=2)], 1))
     make = Questions

@@ -1,6 +1,6 @@
-"""Options of tasks, as their metadata gives them, and the names of their metrics.
+"""Options of tasks, parsed from their metadata, and the names of their metrics.
 
-nll_L512        a metric at a length             acc_L512_D50        and at a depth of 50 %
+nll_L512        a metric at a length             acc_L512_D50        the same at a depth of 50 %
 
 Values come from JSON, from Python, or as text from a command line.
 """
@@ -35,7 +35,7 @@ NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 
 
 def number(value: Any) -> Any:
-    """A number of any library as Python's."""
+    """Convert integers of other libraries, such as numpy's, to Python's; refuse booleans."""
     if isinstance(value, bool):
         raise ValueError("A number is needed, not a boolean")
     return index(value) if hasattr(value, "__index__") else value
@@ -51,14 +51,14 @@ def listed(value: Any) -> Sequence[Any]:
 
 
 def paths(value: Any) -> list[Any]:
-    """One path or several as text; a path may hold blanks and commas."""
-    several = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
-    return [os.fspath(one) if isinstance(one, os.PathLike) else one for one in several]
+    """List of paths as text, from one path or several; a path may contain blanks and commas."""
+    items = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    return [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
 
 
 def lengths_of(value: Any) -> list[Any]:
     """Lengths in tokens, from a list or from ``"4k,8k"``."""
-    return [tokens(one, "lengths") if isinstance(one, str) else one for one in listed(value)]
+    return [tokens(item, "lengths") if isinstance(item, str) else item for item in listed(value)]
 
 
 def ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -82,41 +82,41 @@ Lengths = Annotated[tuple[Count, ...], AfterValidator(ascending), BeforeValidato
 Share = Annotated[float, Interval(ge=0, le=1), BeforeValidator(number)]
 Depths = Annotated[tuple[Share, ...], MinLen(1), BeforeValidator(listed)]
 Paths = Annotated[tuple[Annotated[str, MinLen(1)], ...], BeforeValidator(paths)]
-Own = TypeVar("Own", bound="TaskOptions")
+OptionsT = TypeVar("OptionsT", bound="TaskOptions")
 
 
 class TaskOptions(BaseModel):
-    """Options of a task: checked, with defaults filled in; the results name them all."""
+    """Validated options of a task with their defaults; the results name all of them."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
     errors: ClassVar[Mapping[str, type[PosEncError]]] = {}
-    """Option to the error of a wrong one, where that is another than `TaskOptionOutOfRange`."""
+    """Error types of options for which a wrong value is not a `TaskOptionOutOfRange`."""
 
     @classmethod
-    def of(cls: type[Own], metadata: Mapping[str, Any]) -> Own:
-        """The options that a task's metadata has, other entries left out; None stands for a default."""
-        given = {name: metadata[name] for name in cls.model_fields if metadata.get(name) is not None}
+    def of(cls: type[OptionsT], metadata: Mapping[str, Any]) -> OptionsT:
+        """Parse the options in a task's metadata and ignore its other entries; None means the default."""
+        values = {name: metadata[name] for name in cls.model_fields if metadata.get(name) is not None}
         try:
-            return cls(**given)
+            return cls(**values)
         except ValidationError as error:
             name = str(next(iter(error.errors()[0]["loc"]), ""))
-            raise refusal(name, given.get(name), error, cls.errors.get(name, TaskOptionOutOfRange)) from None
+            raise refusal(name, values.get(name), error, cls.errors.get(name, TaskOptionOutOfRange)) from None
 
     @classmethod
-    def plus(cls, **others: Any) -> type[TaskOptions]:
-        """These options and others, each with its type and its default."""
-        return create_model(cls.__name__, __base__=cls, **others)
+    def plus(cls, **options: Any) -> type[TaskOptions]:
+        """A class with further options; each is given as a pair of its type and its default."""
+        return create_model(cls.__name__, __base__=cls, **options)
 
 
 class Sampled(TaskOptions):
-    """What is measured at each length.
+    """Settings of what is measured at each length.
 
     Attributes:
-        samples: windows of text, at random places of all its parts.
+        samples: number of windows of text, at random places of all its parts.
         scored: tokens scored at the end of each window.
-        keys: passkeys, needles or questions, each at every depth.
+        keys: number of passkeys, needles or questions, each at every depth.
         depths: relative depths of the key in the filler text, 0 … 1.
-        seed: of keys, masks, places of windows and learned schemes.
+        seed: seed of keys, masks, places of windows and learned schemes.
     """
 
     samples: Count = 16
@@ -132,7 +132,7 @@ class Sweep(Sampled):
     Attributes:
         lengths: ascending, without repeats.
         longest: tokens available before every target; with the same value, different lengths score the same targets.
-        text: one or several files, folders and datasets; None is the held-out part of the standard library.
+        text: one or several files, folders and datasets; None means the held-out part of the standard library.
         field: column of a record that holds its text.
     """
 
@@ -144,7 +144,7 @@ class Sweep(Sampled):
     @field_validator("lengths")
     @classmethod
     def some(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """The same, and a refusal of none."""
+        """Refuse an empty list of lengths."""
         if not lengths:
             raise TaskOptionOutOfRange("The task has no lengths. Pass --metadata '{\"lengths\": [256, 512]}'.")
         return lengths
@@ -152,12 +152,12 @@ class Sweep(Sampled):
     @field_validator("longest")
     @classmethod
     def holds_every_length(cls, longest: int, info: ValidationInfo) -> int:
-        """The default, and a refusal of less than a length."""
+        """Fill in the default, and refuse a value that is smaller than a length."""
         return longest_of(longest or None, info.data.get("lengths", (1,)))
 
 
 def checked(name: str, kind: Any, value: Any) -> Any:
-    """A value of an annotated type, such as `Count`."""
+    """Validate one value against an annotated type, such as `Count`."""
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -167,7 +167,7 @@ def checked(name: str, kind: Any, value: Any) -> Any:
 def refusal(
     name: str, value: Any, error: ValidationError, kind: type[PosEncError] = TaskOptionOutOfRange
 ) -> PosEncError:
-    """The error of an option that pydantic refuses; one of ours, where a check of ours raised it."""
+    """Convert pydantic's error about an option; an error that one of our checks raised is returned unchanged."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, PosEncError):
@@ -177,14 +177,14 @@ def refusal(
 
 
 def metric_name(metric: str, length: int, depth: float | None = None) -> str:
-    """``nll_L512``, ``acc_L512_D50``."""
+    """Name of a metric in lm-eval's results: ``nll_L512``, ``acc_L512_D50``."""
     return f"{metric}_L{length}" + ("" if depth is None else f"_D{100 * depth:g}")
 
 
 def parse_metric(name: str) -> tuple[str, int, float | None] | None:
     """Metric, length and depth of a name that `metric_name` made; None for other names."""
-    found = NAME.fullmatch(name)
-    if found is None:
+    match = NAME.fullmatch(name)
+    if match is None:
         return None
-    depth = found["depth"]
-    return found["metric"], int(found["length"]), None if depth is None else float(depth) / 100
+    depth = match["depth"]
+    return match["metric"], int(match["length"]), None if depth is None else float(depth) / 100

@@ -2,13 +2,13 @@
 
     filler × round(d₁ n) · needle₁ · filler · … · needle_k · filler          n sentences in all, depths d₁ ≤ … ≤ d_k
 
-A depth is the share of the filler before the needle. It does not change with the length, and needles of
-one depth keep the order in which they are given: so the order in the document is the same at every length.
+A depth is the share of the filler before the needle. It does not change with the length, and needles of equal depth
+keep their order, so the order in the document is the same at every length.
 
     "mesodar", "tibenul"        consonant, vowel, …, seven letters: 14⁴ · 5³ = 4,802,000 words
 
-All coined words have one length, so none hides inside another, and none can be known from training. Everything comes
-from a seed, in an order that does not depend on how much is needed: a longer text begins with the shorter one's.
+All coined words have the same length, so none is a part of another, and none can be known from training. Everything is
+drawn from a seed, in an order that does not depend on the length: a longer text starts with the sentences of a shorter.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
 
 HAYSTACKS = ("prose", "repeat", "needles")
 OWN_TEXT = "text"
-"""The haystack of a text that is given."""
+"""Name of the haystack that is made of the user's text."""
 SENTENCE_ENDS = re.compile(r"(?<=[.!?…][\"'”’)])\s+|(?<=[.!?…])\s+|(?<=[。！？])|\n\s*\n")
 MOST_WORDS, MOST_CHARACTERS = 20, 200
-"""Longest sentence; longer ones are divided, since filler comes in whole sentences, and so do lengths and depths."""
+"""Longest sentence of filler; longer ones are divided, because prompts are fitted to a length by whole sentences."""
 FILLER = (
     "The grass is green.",
     "The sky is blue.",
@@ -55,27 +55,27 @@ WHEN = ("after lunch", "at noon", "before dawn", "in the evening", "in spring", 
 
 
 class Supply(Iterator[str]):
-    """Texts in a fixed order, generated on first use."""
+    """Texts in a fixed order, generated on first use; with ``distinct``, no text comes twice."""
 
     def __init__(self, draw: Callable[[], str], *, distinct: bool = True) -> None:
         self.draw, self.distinct = draw, distinct
-        self.made: list[str] = []
+        self.texts: list[str] = []
         self.seen: set[str] = set()
 
     def __next__(self) -> str:
-        """The next one; among distinct ones, the next that is new."""
+        """Generate the next text."""
         text = self.draw()
         while self.distinct and text in self.seen:
             text = self.draw()
-        self.made.append(text)
+        self.texts.append(text)
         self.seen.add(text)
         return text
 
     def first(self, count: int) -> list[str]:
-        """The first ``count`` of them."""
-        while len(self.made) < count:
+        """The first ``count`` texts."""
+        while len(self.texts) < count:
             next(self)
-        return self.made[:count]
+        return self.texts[:count]
 
 
 def coined(rng: random.Random) -> str:
@@ -84,12 +84,12 @@ def coined(rng: random.Random) -> str:
 
 
 def number(rng: random.Random) -> str:
-    """Seven digits, the first of them not zero."""
+    """A random number of seven digits."""
     return str(rng.randint(1_000_000, 9_999_999))
 
 
 def identifier(rng: random.Random) -> str:
-    """Thirty-two hexadecimal digits in five groups, written as a UUID is."""
+    """Thirty-two random hexadecimal digits in five groups, in the form of a UUID."""
     digits = f"{rng.getrandbits(128):032x}"
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
@@ -102,13 +102,15 @@ def sentence(rng: random.Random) -> str:
 
 
 class Notes:
-    """Filler with needles in it, and a question about them: at every length the same, behind more filler.
+    """Filler with needles, and a question about them; only the amount of filler depends on the length.
 
     Attributes:
-        needles: depth and text of each.
-        question: up to where the answer begins.
-        answers: in the order of the question.
-        pinned: index of the answer at the depth that was asked for.
+        intro: text before the filler.
+        needles: depth and text of each needle.
+        filler: texts between the needles.
+        question: question, up to the place where the answer begins.
+        answers: right answers, in the order that the question states.
+        pinned: index of the answer at the requested depth.
     """
 
     intro: str
@@ -119,11 +121,11 @@ class Notes:
     pinned = 0
 
     def prompt(self, units: int) -> str:
-        """The notes with ``units`` units of filler, the question, and the opening of its answer."""
+        """Intro, ``units`` texts of filler with the needles, the question, and the opening of its answer."""
         return f"{self.intro}{self.written(insert_needles(self.needles, self.filler.first(units)))}{self.question}"
 
     def written(self, texts: Sequence[str]) -> str:
-        """Needles and filler as one text."""
+        """Join needles and filler into one text."""
         return " ".join(texts)
 
 
@@ -139,7 +141,7 @@ def insert_needles(needles: Iterable[tuple[float, str]], filler: Sequence[str]) 
 
 
 def filler(kind: str, rng: random.Random, needles: Supply, sentences: Sequence[str] = ()) -> Supply:
-    """Filler sentences of a kind: random ones, the same five repeated, needles that are not requested, or a text's."""
+    """Filler of a kind: random sentences, the same five sentences, needles that are not requested, or a text."""
     if kind == OWN_TEXT:
         return text_filler(sentences, rng)
     if kind == "needles":
@@ -150,52 +152,55 @@ def filler(kind: str, rng: random.Random, needles: Supply, sentences: Sequence[s
 
 
 def depths(rng: random.Random, count: int) -> list[float]:
-    """Random depths, the same for all lengths."""
+    """``count`` random depths, the same for all lengths."""
     return [rng.random() for _ in range(count)]
 
 
 def listed(parts: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Join words as in ``a``, ``a and b``, ``a, b and c``."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def sentences_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """The sentences of some texts, in order, on one line each."""
+    """The sentences of texts in their order, each on one line."""
     return tuple(piece for text in texts for sentence in SENTENCE_ENDS.split(text) for piece in divided(sentence))
 
 
 def divided(sentence: str) -> Iterator[str]:
-    """A sentence in pieces of at most `MOST_WORDS` words, none longer than `MOST_CHARACTERS`; nothing of blanks."""
+    """Divide a sentence into pieces of at most `MOST_WORDS` words; words are cut at `MOST_CHARACTERS` characters."""
     words = [word[i : i + MOST_CHARACTERS] for word in sentence.split() for i in range(0, len(word), MOST_CHARACTERS)]
     for start in range(0, len(words), MOST_WORDS):
         yield " ".join(words[start : start + MOST_WORDS])
 
 
 def from_random_start(sentences: Sequence[str], rng: random.Random) -> list[str]:
-    """The sentences from a random one on, and then those before it."""
+    """Rotate the sentences so that they start with a random one."""
     start = rng.randrange(len(sentences))
     return [*sentences[start:], *sentences[:start]]
 
 
 def text_filler(sentences: Sequence[str], rng: random.Random) -> Supply:
-    """The sentences from a random one on, over and over."""
+    """Endless filler of the sentences in their order, from a random one on."""
     return repeated(from_random_start(sentences, rng))
 
 
 def repeated(texts: Sequence[str]) -> Supply:
-    """The texts in their order, over and over."""
+    """Endless filler of the texts in their order."""
     return Supply(cycle(texts).__next__, distinct=False)
 
 
 def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
-    """Return the largest number of units whose prompt has at most ``length`` tokens."""
+    """Largest number of filler texts (units) for which the prompt has at most ``length`` tokens.
+
+    ``tokens`` counts the tokens of the prompt with a number of units; ``what`` names the task in errors.
+    """
     low, low_cost, high, high_cost = 0, tokens(0), length + 1, 0
     if low_cost > length:
         raise LengthTooShort(
             f"A {what} prompt with its answer needs at least {low_cost} tokens with this tokenizer, "
             f"got length {length}. Ask for a length of {low_cost} or more."
         )
-    probe, rounds = 16, 0  # a first guess of any size
+    probe, rounds = 16, 0  # the first guess is arbitrary
     while high - low > 1:
         probe = min(max(probe, low + 1), high - 1)
         cost = tokens(probe)
@@ -205,7 +210,7 @@ def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
             high, high_cost, rate = probe, cost, (cost - low_cost) / (probe - low)
         if high_cost:
             rate = (high_cost - low_cost) / (high - low)
-        rounds += 1  # interpolation can creep up on one side; every third probe halves what is left
+        rounds += 1  # interpolation can converge slowly from one side, so every third probe halves the interval
         halve = high_cost > 0 and rounds % 3 == 0
         probe = (low + high) // 2 if halve else low + int((length - low_cost) / max(rate, 0.5))
     if low == length:

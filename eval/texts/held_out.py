@@ -1,4 +1,4 @@
-"""The held-out text of a fine-tuning run: a model of a run is measured on its windows where no text is named."""
+"""The held-out text of a fine-tuning run, on which models of the run are measured by default."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hf_posenc.eval.settings import Measurement
 from hf_posenc.eval.texts.measured_text import HELD_OUT, MeasuredText, module_text
 from hf_posenc.texts import Document, TextSource
 
-Own = TypeVar("Own", bound=Measurement)
+SettingsT = TypeVar("SettingsT", bound=Measurement)
 
 
 class HeldOutText(MeasuredText):
-    """The documents that a run held out, their tokens ``[token]``, and the settings that make its windows."""
+    """The held-out documents of a run, their tokens ``[token]``, and the settings of the run's windows."""
 
     def __init__(
         self, documents: tuple[Document, ...], label: str, digest: str, tokens: Tensor, windows: dict[str, Any]
@@ -31,7 +31,7 @@ class HeldOutText(MeasuredText):
 
     @classmethod
     def of_run(cls, folder: Path) -> HeldOutText:
-        """Read the held-out text of a run again."""
+        """Read the held-out text of the run in ``folder``."""
         from hf_posenc.training.held_out import HeldOut
 
         record, tokenizer = HeldOut.of_run(folder), tokenizer_of(ModelName.of(folder))
@@ -50,10 +50,10 @@ class HeldOutText(MeasuredText):
         return cls(documents, label, record.digest, corpus.tokens, windows)
 
 
-def with_held_out(settings: Own, models: Iterable[Any]) -> Own:
-    """The settings, with text and windows of the fine-tuning run that is among the models.
+def with_held_out(settings: SettingsT, models: Iterable[Any]) -> SettingsT:
+    """Add the held-out text and windows of a fine-tuning run to the settings, if one of the models is from a run.
 
-    They are unchanged where a text is named, no model is of a run, or no task reads a text.
+    The settings are unchanged if the user names a text, or if no task reads a text.
     """
     if settings.text is not None or (settings.tasks and not read_by("text", settings.tasks)):
         return settings
@@ -67,8 +67,8 @@ def with_held_out(settings: Own, models: Iterable[Any]) -> Own:
     return next((of_windows(settings, text) for text in texts.values()), settings)
 
 
-def of_windows(settings: Own, text: HeldOutText) -> Own:
-    """The settings on a held-out text: as the run measured it, but for those that are given."""
+def of_windows(settings: SettingsT, text: HeldOutText) -> SettingsT:
+    """Settings that measure a held-out text as its run did; settings of the user stay."""
     windows = {name: value for name, value in text.windows.items() if name not in settings.model_fields_set}
     lengths = settings.lengths or windows["lengths"]
     if "longest" in windows:

@@ -1,8 +1,8 @@
-"""The text that a model is measured on: its documents, read once, and the digest that tells it from others.
+"""The text that a model is measured on: its documents, which are read once, and a digest that identifies it.
 
 The default text is source code of the Python standard library, available in every installation. Starters are trained
-on `TRAINING` and measured on `HELD_OUT`; no module is in both. All exist on Python 3.10 to 3.14, with small
-differences, so a figure made from this text belongs to the interpreter that made it.
+on `TRAINING` and measured on `HELD_OUT`; no module is in both. All modules exist on Python 3.10 to 3.14 with small
+differences, so numbers from this text are only comparable under the same Python version.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from hf_posenc.texts.files import check_size
 from hf_posenc.texts.source import texts_digest
 
 DEFAULT = "standard library"
-"""Digest of the default text, which belongs to the version of Python."""
+"""Digest of the default text; the version of Python is a part of every key already."""
 
 
 TextToMeasure: TypeAlias = "TextNames | TextSource | MeasuredText | None"
-"""What `measured_text` takes: None for the default text."""
+"""Forms of a text that `measured_text` accepts: None means the default text."""
 
 
 class MeasuredText:
     """Documents to measure on.
 
     Attributes:
-        documents: in the order they were named.
-        label: how they were named, for reports; None for the default text.
-        digest: equal for equal documents, whatever their files are called.
+        documents: documents in the order in which they were named.
+        label: names of the documents for reports; None for the default text.
+        digest: equal for equal documents, whatever the names of their files.
     """
 
     def __init__(self, documents: tuple[Document, ...], label: str | list[str] | None, digest: str) -> None:
@@ -48,49 +48,49 @@ class MeasuredText:
         return self.digest
 
 
-def measured_text(given: TextToMeasure, *, field: str = TEXT) -> MeasuredText:
+def measured_text(text: TextToMeasure, *, field: str = TEXT) -> MeasuredText:
     """Read the text to measure on.
 
     Args:
-        given: one or several paths of files and folders, ``hub:NAME:SPLIT``, `datasets` objects or a `TextSource`; None
-            for held-out modules of this Python's standard library; a text that is read already.
+        text: one or several paths of files and folders, ``hub:NAME:SPLIT``, `datasets` objects or a `TextSource`; None
+            for held-out modules of this Python's standard library. A `MeasuredText` is returned unchanged.
         field: column of a record that holds its text.
 
     Raises:
-        UnreadableDocuments: one cannot be read, or all take more than half of the memory.
-        TextTooShort: there are no documents, or nothing but white space in them.
-        WrongKind: it is nothing of that, or a field is given that applies to nothing.
+        UnreadableDocuments: a document cannot be read, or all together take more than half of the memory.
+        TextTooShort: there are no documents, or they contain only white space.
+        WrongKind: ``text`` has another type, or a field is given although no files or datasets are.
     """
-    if isinstance(given, MeasuredText):
-        return given
-    check_applies(given, field)
-    if given is None:
+    if isinstance(text, MeasuredText):
+        return text
+    check_applies(text, field)
+    if text is None:
         return default_text()
-    source = given if isinstance(given, TextSource) else TextSource.of_names(given, field=field)
+    source = text if isinstance(text, TextSource) else TextSource.of_names(text, field=field)
     label = label_of(source)
     documents, size = [], 0
     for document in source.documents():
         documents.append(document)
         size += len(document.content)
-        check_size(str(label), size)  # all of it is tokenised at once
+        check_size(str(label), size)  # the whole text is tokenised at once
     check_words(documents, label)
     digest = texts_digest(json.dumps(document.content, sort_keys=True).encode() for document in documents)
     return MeasuredText(tuple(documents), label, digest)
 
 
-def check_applies(given: TextToMeasure, field: str) -> None:
-    """Refuse a field where no files or datasets are named that are read by it."""
+def check_applies(text: TextToMeasure, field: str) -> None:
+    """Refuse a text field without files or datasets that it applies to."""
     if field == TEXT:
         return
-    if given is None:
+    if text is None:
         raise WrongKind("A text field needs a text, and none is given. Pass text= as well.")
-    if isinstance(given, TextSource):
+    if isinstance(text, TextSource):
         raise WrongKind("A TextSource names its text field itself. Pass it there.")
 
 
 @lru_cache(maxsize=1)
 def default_text() -> MeasuredText:
-    """The held-out modules, which do not change."""
+    """The held-out modules of the standard library, cached."""
     text = "\n".join(module_text(name) for name in HELD_OUT)
     return MeasuredText((Document(DEFAULT, text),), None, DEFAULT)
 
@@ -141,5 +141,5 @@ def module_text(name: str) -> str:
     files = [Path(spec.origin)]
     if spec.submodule_search_locations:
         files = sorted(p for root in spec.submodule_search_locations for p in Path(root).rglob("*.py"))
-    kept = (f for f in files if not {"test", "tests"} & set(f.parts[-3:]))
-    return "\n".join(f.read_text(encoding="utf-8", errors="replace") for f in kept)
+    sources = (f for f in files if not {"test", "tests"} & set(f.parts[-3:]))
+    return "\n".join(f.read_text(encoding="utf-8", errors="replace") for f in sources)

@@ -1,12 +1,12 @@
-"""Needles in a haystack, RULER's codes.
+"""Needles in a haystack, after RULER.
 
     intro · filler … "The code of mesodar is 4831957." … filler · question · opening of the answer
 
-Answers follow the order that the question defines: that of the text for the values of one key, that of the question for
-several keys. ``depth`` is that of one needle, the pinned one; all others have random depths.
+Several codes of one key are asked for in the order of the text, codes of several keys in the order of the question.
+``depth`` is the depth of one needle, the pinned one; all other needles have random depths.
 
-Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3. The shapes are theirs; words, codes, sentences and filler are
-not.
+Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3. The forms of the task are RULER's; words, codes, sentences and
+filler are our own.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Niah(Notes):
     """One set of needles, in a haystack of any size.
 
     Args:
-        depth: of the pinned needle.
-        queries: requested keys.
-        codes: codes of each of these keys; more than one only for a single key.
-        distractors: keys with a code that are not requested.
+        depth: depth of the pinned needle.
+        queries: number of requested keys.
+        codes: number of codes of each of these keys; more than one only for a single key.
+        distractors: number of further keys with a code, which are not requested.
         haystack: filler around the needles, one of `HAYSTACKS`, or ``text``.
         code_kind: form of the codes, one of `CODE_KINDS`.
-        sentences: of the user's text, for the haystack ``text``.
+        sentences: sentences of the user's text, for the haystack ``text``.
     """
 
     intro = INTRO
@@ -57,13 +57,13 @@ class Niah(Notes):
         values = keys if code_kind == "words" else Supply(lambda: CODE_KINDS[code_kind](rng))
         others = Supply(lambda: NEEDLE.format(key=next(keys), value=next(values)))
         self.keys, self.answers = keys.first(queries), tuple(next(values) for _ in range(queries * codes))
-        chosen, positions = rng.randrange(queries), depths(rng, len(self.answers) - 1)
-        positions = sorted([depth, *positions]) if codes > 1 else [*positions[:chosen], depth, *positions[chosen:]]
-        self.pinned = positions.index(depth)
+        place, others_at = rng.randrange(queries), depths(rng, len(self.answers) - 1)
+        needle_depths = sorted([depth, *others_at]) if codes > 1 else [*others_at[:place], depth, *others_at[place:]]
+        self.pinned = needle_depths.index(depth)
         owners = [key for key in self.keys for _ in range(codes)]
         needles = (NEEDLE.format(key=key, value=code) for key, code in zip(owners, self.answers, strict=True))
         noise = [next(others) for _ in range(distractors)]
-        self.needles = [*zip(positions, needles, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
+        self.needles = [*zip(needle_depths, needles, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
         self.filler = filler(haystack, random.Random(f"{seed}-filler"), others, sentences)
         shape = QUERIES if queries > 1 else VALUES if codes > 1 else ONE
         self.question = shape.format(keys=listed(self.keys), key=self.keys[0], count=codes)

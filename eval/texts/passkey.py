@@ -2,7 +2,7 @@
 
     frame · filler × n · "The pass key is 71432. …" · filler × m · "What is the pass key? The pass key is"
 
-The filler is a whole number of sentences, as many as fit, so that a prompt never exceeds the requested length and never
+The filler consists of as many whole sentences as fit, so that a prompt never exceeds the requested length and never
 loses its frame. Depth is the share of the filler before the needle.
 
 Mohtashami, Jaggi 2023, "Landmark Attention", arXiv:2305.16300, appendix.
@@ -26,17 +26,17 @@ CountTokens = Callable[[str], int]
 
 
 def draw_key(rng: random.Random) -> str:
-    """Five digits, the first of them not zero."""
+    """A random number of five digits."""
     return str(rng.randint(10_000, 99_999))
 
 
 def answer(key: str) -> str:
-    """The continuation that a right model writes, with the space that joins it to the prompt."""
+    """The right answer, with the space that joins it to the prompt."""
     return f" {key}"
 
 
 class Passkey(Notes):
-    """One key at a depth, among filler sentences that begin anew behind it."""
+    """One key at a depth; the filler starts again from its first sentence after the key."""
 
     intro, question = FRAME, QUESTION
 
@@ -53,5 +53,5 @@ class Passkey(Notes):
 
 def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, filler: Sequence[str] = FILLER) -> str:
     """The longest passkey prompt that, with its answer, has at most ``length`` tokens."""
-    made = Passkey(key, depth, filler)
-    return made.prompt(most_units(lambda units: count_tokens(made.prompt(units) + answer(key)), length, "passkey"))
+    notes = Passkey(key, depth, filler)
+    return notes.prompt(most_units(lambda units: count_tokens(notes.prompt(units) + answer(key)), length, "passkey"))

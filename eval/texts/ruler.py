@@ -1,16 +1,16 @@
-"""RULER's other shapes: variable tracking, common and frequent words, and questions over documents.
+"""RULER's other tasks: variable tracking, common and frequent words, and questions over documents.
 
     variable tracking  "Let mesodar be 4831957." … "Let tibenul be mesodar." … "Let gorafim be tibenul."
-    common words       k words ``often`` times each among more and more words that come ``rarely``, in a shuffled list
-    frequent words     the r-th word comes ⌊n / r^α⌋ times: a Zipf check; the first k are the answer
+    common words       k words ``often`` times each, among a growing number of words ``rarely`` times each, shuffled
+    frequent words     the r-th word comes ⌊n / r^α⌋ times (Zipf's law); the first k words are the answer
     questions          "Document 3. Mesodar Tibenul was born in Gorafim and works as a potter."   where was she born?
                        "Document 8. Gorafim lies on the river Sadoven and lives on salt."         on which river?
 
-Every question has one right answer, the same at every length: names in the order of the text, which is that of their
-chain; common words in the order in which they first occur, frequent ones from the most frequent down. People and towns
-are invented, so that a right answer comes from the text.
+Every question has one right answer, which is the same at every length. Names are asked for in the order of the text,
+which is the order of their chain; common words in the order of their first occurrence, and frequent words from the most
+frequent down. People and towns are invented, so a right answer comes from the text.
 
-Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3; there the documents are real ones.
+Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3, where the documents are real ones.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ GOODS = ("barley", "cattle", "fish", "glass", "honey", "iron", "leather", "linen
 
 
 class VariableTracking(Notes):
-    """One set of chains, in a haystack of any size.
+    """One set of chains of names, in a haystack of any size.
 
     Args:
         hops: steps from the first name of a chain to its last.
         chains: number of chains; one of them is requested.
-        haystack: filler around the statements, one of `HAYSTACKS` or ``text``; needles are statements about other
+        haystack: filler around the statements, one of `HAYSTACKS` or ``text``; ``needles`` are statements about other
             names.
-        sentences: of the user's text, for the haystack ``text``.
+        sentences: sentences of the user's text, for the haystack ``text``.
     """
 
     intro = NAMES_INTRO
@@ -80,9 +80,9 @@ class CommonWords(Notes):
     """One set of common words, in a list of any size.
 
     Args:
-        common_words: how many are asked for.
-        often: how often each of them comes.
-        rarely: how often every other word comes; a unit of filler is one such word.
+        common_words: number of common words, all of which are asked for.
+        often: number of times that each common word occurs.
+        rarely: number of times that every other word occurs; a unit of filler is one such word.
     """
 
     def __init__(self, seed: str, *, common_words: int = 5, often: int = 10, rarely: int = 1) -> None:
@@ -97,7 +97,7 @@ class CommonWords(Notes):
         rare = self.words.first(count + units)[count:]
         mixed = [*self.answers] * self.often + rare * self.rarely
         random.Random(f"{self.seed}-{units}").shuffle(mixed)
-        # Renamed, so that the answers come up in the same order at every length; the shuffle stays as fair as it was.
+        # Common words are renamed so that they first occur in the same order at every length; the shuffle stays fair.
         seen = iter(self.answers)
         names = {word: next(seen) for word in dict.fromkeys(mixed) if word in self.answers}
         entries = (f"{number}. {names.get(word, word)}" for number, word in enumerate(mixed, 1))
@@ -112,18 +112,18 @@ class FrequentWords(Notes):
         rng = random.Random(seed)
         self.words = Supply(lambda: coined(rng))
         self.answers = tuple(self.words.first(frequent_words))
-        # From here on neighbours among the first `frequent_words + 1` ranks differ by at least one, at every size.
+        # From this count on, the counts of the first `frequent_words + 1` ranks differ by at least one.
         self.fewest = 1 + int(1 / (frequent_words**-zipf - (frequent_words + 1) ** -zipf))
 
     def counts(self, first: int) -> list[int]:
-        """How often each word comes, from the most frequent down, where the first comes ``first`` times."""
+        """Number of occurrences of each word, most frequent first, if the first word occurs ``first`` times."""
         counts: list[int] = []
         while (times := int(first / (len(counts) + 1) ** self.zipf)) > 0:
             counts.append(times)
         return counts
 
     def prompt(self, units: int) -> str:
-        """The text with its first word ``units`` times more than it must come, and the question, as above."""
+        """The text, the question, and the opening of its answer; each unit is one more occurrence of the first word."""
         counts = self.counts(self.fewest + units)
         words = self.words.first(len(counts))
         mixed = [word for word, times in zip(words, counts, strict=True) for _ in range(times)]
@@ -135,9 +135,10 @@ class Questions(Notes):
     """One question, among any number of documents.
 
     Args:
-        depth: of the person's document among the others.
-        qa_hops: documents needed for the answer, 1 or 2.
-        sentences: of the user's text, each of them one of the other documents; none for documents about other people.
+        depth: depth of the document about the person in question.
+        qa_hops: number of documents that the answer needs, 1 or 2.
+        sentences: sentences of the user's text, each of which is one of the other documents; by default, these are
+            about other people and towns.
     """
 
     intro = DOCUMENTS_INTRO
@@ -145,7 +146,7 @@ class Questions(Notes):
     def __init__(self, seed: str, depth: float, *, qa_hops: int = 1, sentences: Sequence[str] = ()) -> None:
         rng = random.Random(seed)
         self.rng, self.words = random.Random(f"{seed}-others"), Supply(lambda: coined(rng).capitalize())
-        name, town, river, documents = self.life()
+        name, town, river, documents = self.next_person()
         self.needles = list(zip([depth, *depths(rng, 1)], documents, strict=True))[:qa_hops]
         self.question = (ONE_HOP if qa_hops == 1 else TWO_HOPS).format(name=name)
         self.answers = (town if qa_hops == 1 else river,)
@@ -153,22 +154,19 @@ class Questions(Notes):
 
         def other() -> str:
             if not waiting:
-                waiting.extend(self.life()[-1])
+                waiting.extend(self.next_person()[-1])
             return waiting.pop(self.rng.randrange(len(waiting)))
 
         self.filler = text_filler(sentences, self.rng) if sentences else Supply(other)
 
-    def life(self) -> tuple[str, str, str, tuple[str, str]]:
-        """The next person's name, town of birth and its river; and the documents about the person and the town."""
+    def next_person(self) -> tuple[str, str, str, tuple[str, str]]:
+        """Invent a person: name, town of birth, river of the town, and the documents about person and town."""
         first, last, town, river = (next(self.words) for _ in range(4))
-        person = PERSON.format(name=f"{first} {last}", town=town, trade=self.rng.choice(TRADES))
-        return (
-            f"{first} {last}",
-            town,
-            river,
-            (person, TOWN.format(town=town, river=river, goods=self.rng.choice(GOODS))),
-        )
+        name = f"{first} {last}"
+        about_person = PERSON.format(name=name, town=town, trade=self.rng.choice(TRADES))
+        about_town = TOWN.format(town=town, river=river, goods=self.rng.choice(GOODS))
+        return name, town, river, (about_person, about_town)
 
     def written(self, texts: Sequence[str]) -> str:
-        """The documents, numbered."""
+        """Number and join the documents."""
         return "\n".join(DOCUMENT.format(number=number, text=text) for number, text in enumerate(texts, 1))

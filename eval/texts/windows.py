@@ -3,9 +3,10 @@
     length 256                         … context ▏ target
     length 512         … … … … … … … … … context ▏ target
 
-The target is a fixed run of tokens; the context reaches back as far as the length allows. Texts are cut at the
-tokenizer's own offsets, never by decoding, and each cut is checked: context and target must have the same tokens
-apart and joined. Where the tokenizer merges across a cut, the start moves up a token, or the whole window moves on.
+The target is a fixed sequence of tokens; the context reaches back as far as the length allows. Texts are cut at the
+tokenizer's own offsets, never by decoding. Each cut is checked: context and target must have the same tokens whether
+they are tokenized separately or together. If the tokenizer merges across a cut, the context starts one token later, or
+the whole window moves on.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, distinct
 from hf_posenc.patching.weights import check_known
 
 FARTHEST = 16 * SHIFTS
-"""Tokens a window moves on where none can be cut nearer: tables and rulers of one sign tokenise by their beginning."""
+"""Most tokens by which a window is moved: the tokens of a long line of one character depend on where it starts."""
 
 
 @dataclass(frozen=True)
 class TextWindow:
-    """A target and its contexts, shortest length first, as text."""
+    """Target and contexts as text, shortest context first; ``end`` is the token after the target."""
 
     end: int
     target: str
@@ -35,13 +36,13 @@ class TextWindow:
 
 
 def tokenized_documents(tokenizer: Any, text: MeasuredText) -> tuple[Tokenized, ...]:
-    """The documents of a text through a fast tokenizer; cached, because a sweep uses the same text many times."""
+    """Tokenize the documents of a text; cached, because a sweep uses the same text many times."""
     return _tokenized_documents(tokenizer, len(tokenizer), text)
 
 
 @lru_cache(maxsize=2)
 def _tokenized_documents(tokenizer: Any, size: int, text: MeasuredText) -> tuple[Tokenized, ...]:
-    """The same; tokens may be added between two calls."""
+    """Cached part of `tokenized_documents`; ``size`` is in the key because tokens may be added between two calls."""
     names = distinct([document.name for document in text.documents]) if len(text.documents) > 1 else [""]
     return tuple(
         tokenized(tokenizer, document.content, name) for document, name in zip(text.documents, names, strict=True)
@@ -49,7 +50,7 @@ def _tokenized_documents(tokenizer: Any, size: int, text: MeasuredText) -> tuple
 
 
 def tokenized(tokenizer: Any, text: str, name: str = "") -> Tokenized:
-    """``text`` through a fast tokenizer."""
+    """Tokenize a text with a fast tokenizer, which returns offsets."""
     if not tokenizer.is_fast:
         raise CannotCut(
             f"{type(tokenizer).__name__} does not return character offsets. Load the fast version of this tokenizer."
@@ -60,7 +61,7 @@ def tokenized(tokenizer: Any, text: str, name: str = "") -> Tokenized:
 
 
 def check_room(lengths: Sequence[int], scored: int) -> None:
-    """Refuse lengths that the scored tokens would fill."""
+    """Refuse lengths that leave no room for context before the scored tokens."""
     if min(lengths) <= scored:
         raise LengthTooShort(
             f"A length of {min(lengths)} tokens has no room for context before {scored} scored ones. "
@@ -71,21 +72,21 @@ def check_room(lengths: Sequence[int], scored: int) -> None:
 def windows_at(
     source: Tokenized, tokenizer: Any, near: Sequence[int], *, lengths: Sequence[int], scored: int
 ) -> list[TextWindow]:
-    """Windows that end at these tokens, or the next ones where a clean cut can be made."""
+    """Windows that end at the tokens ``near``, or at the next tokens where a clean cut is possible."""
     check_room(lengths, scored)
     last = 0
-    found = []
+    windows = []
     for end in near:
         window = first_window(source, tokenizer, max(end, last + 1), lengths, scored)
         last = window.end
-        found.append(window)
-    return found
+        windows.append(window)
+    return windows
 
 
 def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[int], scored: int) -> TextWindow:
-    """The first window that ends at or after ``end`` and whose target is cut cleanly from a short context.
+    """The first window that ends at or after ``end`` and whose target is cleanly cut from a short context.
 
-    The choice looks at the target's neighbourhood, never at ``lengths``, so that every length has the same targets.
+    The choice depends on the text around the target, not on ``lengths``, so every length has the same targets.
     """
     for last in range(end, min(end + FARTHEST, len(source.ids)) + 1):
         target = last - scored
@@ -100,7 +101,7 @@ def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[
 def cut(
     source: Tokenized, tokenizer: Any, lengths: Sequence[int], target: int, last: int
 ) -> tuple[str, tuple[str, ...]]:
-    """Text of the target, and of the longest clean context for each length."""
+    """Text of the target, and text of the longest clean context for each length."""
     special = len(opened(tokenizer, ""))
     contexts = []
     for length in lengths:
@@ -116,7 +117,7 @@ def cut(
 
 
 def clean(source: Tokenized, tokenizer: Any, start: int, target: int, last: int, length: int | None = None) -> bool:
-    """Whether context and target have the same tokens apart and joined, and fit ``length``."""
+    """Whether context and target have the same tokens separately and together, and fit ``length``."""
     context = source.text[source.spans[start][0] : source.spans[target][0]]
     if not context or context != context.rstrip():  # lm-eval moves trailing blanks from the context to the target
         return False

@@ -1,4 +1,4 @@
-"""Train short, test long: what four encodings that are trained at one length make of longer texts."""
+"""Train short, test long: four encodings are trained at one length and tested on longer texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax over more and more keys: does attention fade, and does a factor that grows with ln n keep it?"""
+"""Softmax over a growing number of keys n: does attention fade, and does a factor that grows with ln n prevent it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions that depend on content, on two tasks in which the distance in tokens says nothing."""
+"""Positions that depend on content, on two tasks in which the distance in tokens is irrelevant."""
 
 from __future__ import annotations
 

@@ -21,24 +21,24 @@ DEVIATION = Metric("deviation")
 LLAMA = starter_path("llama")
 PIECE = 8
 EXACT = 1e-3
-"""Nats/token; the differences of float32 arithmetic in another order are below."""
+"""Nats/token; differences that come from the order of float32 operations are smaller."""
 
 
 def cached_windows(
     settings: dict[str, Any], points: Sequence[float], seed: int, *, samples: int, last: int
 ) -> Iterator[tuple[float, Scores]]:
-    """Loss of the last tokens of windows, and |log p − log p in one pass|, which is 0 where the cache is exact."""
+    """Loss of the last tokens of windows, and |log p − log p in one pass|, which is 0 if the cache is exact."""
     trained = AutoConfig.from_pretrained(LLAMA).max_position_embeddings
     long, names = windows(samples, round(max(points) * trained))
     for at in points:
         ids, model = long[:, -round(at * trained) :], model_of(settings["patched"], at)
         losses, exact = (token_losses(logits_of(model, ids, n), ids, last) for n in (settings["piece"], None))
         values = {"loss": losses, "deviation": (losses - exact).abs()}
-        yield at, {metric: scored(names, found.mean(dim=1)) for metric, found in values.items()}
+        yield at, {metric: scored(names, by_token.mean(dim=1)) for metric, by_token in values.items()}
 
 
 def model_of(patched: bool, factor: float) -> Any:
-    """The model with dynamic NTK scaling: ours, or that of transformers."""
+    """The bundled Llama with dynamic NTK scaling: that of this package, or that of transformers."""
     config = AutoConfig.from_pretrained(LLAMA)
     if not patched:
         config.rope_parameters = {**config.rope_parameters, "rope_type": "dynamic", "factor": factor}
@@ -49,12 +49,12 @@ def model_of(patched: bool, factor: float) -> Any:
 @torch.no_grad()
 def logits_of(model: Any, ids: Tensor, piece: int | None) -> Tensor:
     """Logits of ``ids [row, token]``, read in pieces through a KV cache, or all at once."""
-    cache, found = None, []
+    cache, logits = None, []
     for part in ids.split(piece or ids.shape[1], dim=1):
         result = model(input_ids=part, use_cache=piece is not None, **cache_argument(type(model), cache))
         cache = cache_of(result)
-        found.append(result.logits)
-    return torch.cat(found, dim=1)
+        logits.append(result.logits)
+    return torch.cat(logits, dim=1)
 
 
 FINDING = Finding(

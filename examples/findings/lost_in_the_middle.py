@@ -1,4 +1,4 @@
-"""Position bias: is what stands in the middle of the context found less well than what stands at its ends?"""
+"""Position bias: does a model find text in the middle of its context less well than text at the ends?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCORES = {ANSWER.name: "nll", "accuracy": "acc"}
 def by_depth(
     settings: dict[str, Any], points: Sequence[float], seed: int, *, keys: int
 ) -> Iterator[tuple[float, Scores]]:
-    """Score one scheme at one length, at all depths of the answer."""
+    """Score one scheme at one length, at every depth of the answer."""
     model, tokenizer = load_starter("llama")
     length = round(settings["length"] * model.config.max_position_embeddings)
     if "scheme" in settings:

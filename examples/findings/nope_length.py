@@ -1,4 +1,4 @@
-"""Decoders without positions on longer copies, sums and sorted lists than they were trained on, and where that ends."""
+"""Decoders without positions on copies, sums and sorted lists that are longer than those in training."""
 
 from __future__ import annotations
 

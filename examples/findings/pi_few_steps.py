@@ -14,7 +14,7 @@ TRAINING = {"method": "full", "batch": 2}
 
 
 def trained(steps: int) -> dict[str, object]:
-    """Position interpolation after so many steps of full fine-tuning on rows of the target length."""
+    """Settings of position interpolation with some steps of full fine-tuning on rows of the target length."""
     return {"scheme": "pi", "recipe": "full_length", "training": {"steps": steps}}
 
 

@@ -1,4 +1,4 @@
-"""PoSE: train on short rows whose positions skip, for a context that is longer."""
+"""PoSE: train on short rows with skipped positions, to read longer texts."""
 
 from __future__ import annotations
 

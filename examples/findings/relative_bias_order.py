@@ -1,4 +1,4 @@
-"""Four biases of the distance, each trained at one length, on texts of two to eight times that length."""
+"""Four distance biases, each trained at one length, on texts that are two to eight times as long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of RoPE and the length it carries: a base that is too small keeps the loss low and loses far text."""
+"""The base of RoPE bounds the context length: with a small base, the loss stays low but distant text is not used."""
 
 from __future__ import annotations
 

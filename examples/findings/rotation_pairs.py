@@ -39,7 +39,7 @@ class RestingPart(RoPE):
 def rotation_parts(
     part: int | None, points: Sequence[float], seed: int, *, samples: int, last: int
 ) -> Iterator[tuple[float, Scores]]:
-    """Score one part at rest, within the trained length: the loss, and the part's share of Σ_m |q_m| |k_m|."""
+    """Score the model with one part at rest: the loss, and the part's share of Σ_m |q_m| |k_m|."""
     model, _ = load_starter("llama")
     ids, names = windows(samples, model.config.max_position_embeddings)
     for at in points:
@@ -55,19 +55,19 @@ def rotation_parts(
 @torch.no_grad()
 def norm_shares(model: Any, ids: Tensor) -> Tensor:
     """Share of each part of the pairs in Σ |q_m| |k_m| over layers, heads and tokens, ``[row, part]``."""
-    found: dict[str, list[Tensor]] = {"q_proj": [], "k_proj": []}
+    norms: dict[str, list[Tensor]] = {"q_proj": [], "k_proj": []}
     half = model.config.hidden_size // model.config.num_attention_heads // 2
 
     def keep(name: str, module: Any, inputs: Any, output: Tensor) -> None:
         first, second = output.unflatten(-1, (-1, 2, half)).unbind(-2)  # pairs (m, m + d / 2)
-        found[name].append(torch.hypot(first, second).mean(dim=(1, 2)))  # [row, pair]
+        norms[name].append(torch.hypot(first, second).mean(dim=(1, 2)))  # [row, pair]
 
     layers = [(path.rpartition(".")[2], module) for path, module in model.named_modules()]
-    hooks = [module.register_forward_hook(partial(keep, name)) for name, module in layers if name in found]
+    hooks = [module.register_forward_hook(partial(keep, name)) for name, module in layers if name in norms]
     model(input_ids=ids)
     for hook in hooks:
         hook.remove()
-    products = torch.stack([q * k for q, k in zip(found["q_proj"], found["k_proj"], strict=True)]).sum(dim=0)
+    products = torch.stack([q * k for q, k in zip(norms["q_proj"], norms["k_proj"], strict=True)]).sum(dim=0)
     by_part = products.unflatten(1, (PARTS, -1)).sum(dim=2)
     return by_part / by_part.sum(dim=1, keepdim=True)
 

@@ -1,4 +1,4 @@
-"""Sliding windows: what happens when the first tokens leave the KV cache, and when four of them stay."""
+"""Sliding windows: what happens if the first tokens leave the KV cache, and what if four of them stay?"""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ FIVE_PERCENT = 0.05
 def streaming(
     settings: dict[str, Any], points: Sequence[float], seed: int, *, samples: int, scored: int
 ) -> Iterator[tuple[float, Scores]]:
-    """Score one scheme at all lengths; of the model as it is, also its attention to the first token."""
+    """Score one scheme at all lengths; for the unpatched model, also measure its attention to the first token."""
     scores = {"loss": ("posenc_ppl", "nll")}
-    for at, found in with_scheme(settings, points, seed, scores=scores, samples=samples, scored=scored):
+    for at, losses in with_scheme(settings, points, seed, scores=scores, samples=samples, scored=scored):
         sinks = {SINK.name: first_token_weights(samples)} if at == 1.0 and not settings else {}
-        yield at, {**found, **sinks}
+        yield at, {**losses, **sinks}
 
 
 @torch.no_grad()
 def first_token_weights(samples: int) -> list[Score]:
-    """Mean attention that queries in the second half of windows of the trained length give to the first token."""
+    """Mean attention weight of the first token, over queries in the second half of windows of the trained length."""
     model: Any = AutoModelForCausalLM.from_pretrained(starter_path("llama"), attn_implementation="eager").float().eval()
     length = model.config.max_position_embeddings
     ids, names = windows(samples, length)
-    found = []
+    means = []
     for window in ids:
         weights = model(input_ids=window[None], output_attentions=True).attentions
-        found.append(torch.stack([layer[0, :, length // 2 :, 0].mean() for layer in weights]).mean())
-    return scores_of(names, torch.stack(found))
+        means.append(torch.stack([layer[0, :, length // 2 :, 0].mean() for layer in weights]).mean())
+    return scores_of(names, torch.stack(means))
 
 
 FINDING = Finding(

@@ -1,15 +1,16 @@
-"""A finding, and the verdict on it: paired differences on the same documents, with errors over documents and seeds.
+"""Judge a published finding by paired differences on the same documents, with errors over documents and seeds.
 
     d_is   gain of document i under seed s, both sides on the same document
     SE²    = SE²(documents) + SE²(seeds)          of the means over seeds, and of the means over documents
     t      = distance of the mean gain from the nearest bound of the claim's region / SE
 
-A claim *holds* where the mean gain lies in its region, and *is reversed* where it lies outside, if p < 0.05 after
-Holm's correction over the claims of the finding; else it is undecided. All hold: *reproduced*. One is reversed: *not
-reproduced*. Otherwise, and where the model lacks what the finding needs: *not decidable at this size*.
+If p < 0.05 after Holm's correction over the claims of the finding, a claim *holds* if the mean gain lies in its region,
+and *is reversed* if it lies outside. Otherwise it is undecided. A finding is *reproduced* if all claims hold, and *not
+reproduced* if one is reversed. Otherwise, or if the model lacks an ability that the finding needs, it is *not decidable
+at this size*.
 
-Documents come in clusters (Cameron, Miller 2015); the variances of documents and seeds add (Owen 2007), with degrees of
-freedom after Welch and Satterthwaite. With one seed, the result is about that one model.
+Documents come in clusters (Cameron, Miller 2015). The variances of documents and seeds add (Owen 2007), with degrees of
+freedom after Welch and Satterthwaite. With a single seed, the result is about one model.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from math import inf, sqrt
 from pathlib import Path
@@ -30,7 +31,7 @@ from scipy import stats
 
 
 class Score(NamedTuple):
-    """One metric of one document; documents that are not independent of each other share a cluster."""
+    """Score of one document in one metric; documents that are not independent share a cluster."""
 
     document: str
     cluster: str
@@ -42,7 +43,7 @@ Cells = Mapping[tuple[str, float, int], Scores]  # by variant, point and seed
 
 
 class Metric(NamedTuple):
-    """What is scored of each document; its unit is ``share`` for scores between 0 and 1."""
+    """A metric of documents; its unit is ``share`` for scores between 0 and 1."""
 
     name: str
     unit: str = "nats/token"
@@ -51,39 +52,48 @@ class Metric(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """The gain of ``first`` over ``second`` at a point lies between ``low`` and ``high``."""
+    """A claim: the gain of ``first`` over ``second`` at a point lies between ``low`` and ``high``."""
 
     first: str
     second: str | None
     at: float
     low: float
     high: float = inf
-    metric: str = ""  # by default the first of the finding
-    second_at: float | None = None  # where that is another point
+    metric: str = ""  # by default the first metric of the finding
+    second_at: float | None = None  # point of ``second``, if it differs
 
 
 def better(first: str, second: str, at: float, margin: float = 0.0, **more: Any) -> Claim:
-    """``first`` is better by more than a margin; a negative margin says *at most so much worse*."""
+    """Claim that ``first`` is better by more than a margin; a negative margin allows it to be worse by that much."""
     return Claim(first, second, at, margin, **more)
 
 
 def same(first: str, second: str, at: float, within: float) -> Claim:
-    """Both are as good as each other, within a margin that counts as no difference."""
+    """Claim that both are equally good, up to a margin that counts as no difference."""
     return Claim(first, second, at, -within, within)
 
 
 def able(variant: str, at: float, least: float, metric: str = "") -> Claim:
-    """The mean score is surely more than ``least``: what a model must be able to do for an order to mean anything."""
+    """Claim that the mean score exceeds ``least``: an ability that a model needs before a comparison means anything."""
     return Claim(variant, None, at, least, metric=metric)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A published finding: what is claimed, by whom, what is run, and the claims that decide about it.
+    """A published finding, the measurements that test it, and the claims that decide on it.
 
-    ``measure(settings, points, seed, **options)`` yields the scores of one variant at each point. ``full`` and
-    ``quick`` are its options, beside ``seeds``, the number of trainings. ``against`` says what would count against the
-    finding, ``limits`` what the models used here cannot show.
+    Attributes:
+        claim, source: the finding in a sentence, and where it was published.
+        against: results that would count against the finding.
+        limits: differences from the published experiments, and what the models used here cannot show.
+        variants: settings of what is compared, by name.
+        points: points of measurement, such as multiples of the trained length.
+        metrics: metrics of documents; the first is the default of claims.
+        claims: claims that decide on the finding.
+        measure: ``measure(settings, points, seed, **options)`` yields the scores of one variant at each point.
+        full, quick: options of ``measure`` for the full and the quick budget; also ``seeds``, the number of trainings.
+        needs: abilities without which the claims mean nothing.
+        axis: format of a point.
     """
 
     claim: str
@@ -98,27 +108,27 @@ class Finding:
     full: Mapping[str, Any]
     quick: Mapping[str, Any]
     needs: Sequence[Claim] = field(default=())
-    axis: str = "{:g}×"  # how a point is shown
+    axis: str = "{:g}×"
 
 
 def main(finding: Finding) -> None:
-    """The command of a finding's script: measure, judge, print, and write a JSON file where one is named."""
+    """Run the command of a finding's script: measure, judge, print, and write a JSON file with ``--out``."""
     parser = argparse.ArgumentParser(description=finding.claim, epilog=finding.source)
     parser.add_argument("--quick", action="store_true", help="a smaller budget, too small for a verdict")
     parser.add_argument("--out", type=Path, help="JSON file for `docs/make_findings.py`")
-    given, started = parser.parse_args(), time.process_time()
-    cells = measured(finding, **(finding.full | finding.quick if given.quick else finding.full))
+    arguments, started = parser.parse_args(), time.process_time()
+    cells = measured(finding, **(finding.full | finding.quick if arguments.quick else finding.full))
     needed, judged = (judge(claims, finding.metrics, cells) for claims in (finding.needs, finding.claims))
     for one in (*needed, *judged):
         interval = "" if one.low is None else f"{one.low:+.3f} … {one.high:+.3f}"
         print(f"{in_words(one.claim, finding.axis):<64} {one.gain:+.3f}  {interval:<20} {one.outcome}")
     print(f"Verdict: {verdict_on(judged, needed)}")
-    if given.out is not None:
+    if arguments.out is not None:
         claims = [{"says": in_words(one.claim, finding.axis), **asdict(one)} for one in judged]
         about = {"name": Path(sys.argv[0]).stem, "verdict": verdict_on(judged, needed), "claims": claims}
         versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
-        about |= {"quick": given.quick, "cpu_seconds": time.process_time() - started, "versions": versions}
-        given.out.write_text(json.dumps(about, indent=1, default=str), encoding="utf-8")
+        about |= {"quick": arguments.quick, "cpu_seconds": time.process_time() - started, "versions": versions}
+        arguments.out.write_text(json.dumps(about, indent=1, default=str), encoding="utf-8")
 
 
 def measured(finding: Finding, seeds: int = 1, **options: Any) -> Cells:
@@ -134,7 +144,7 @@ def measured(finding: Finding, seeds: int = 1, **options: Any) -> Cells:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its mean gain (or mean score), the 95 % interval, p-values and what follows from them."""
+    """A claim with its mean gain (or mean score), 95 % interval, p-values and outcome."""
 
     claim: Claim
     gain: float
@@ -147,23 +157,23 @@ class Judged:
 
 
 def judge(claims: Sequence[Claim], metrics: Sequence[Metric], cells: Cells) -> list[Judged]:
-    """Judge all claims of a finding together; an interval needs three clusters of documents."""
+    """Judge all claims of a finding together, with corrected p-values."""
     alone = [judged_alone(claim, next(m for m in metrics if claim.metric in ("", m.name)), cells) for claim in claims]
-    known = sorted(one.p for one in alone if one.p is not None)
-    found, corrected = [], dict[float, float]()
-    for rank, p in enumerate(known):  # Holm 1979
-        corrected.setdefault(p, max([min(1.0, (len(known) - rank) * p), *corrected.values()]))
+    p_values = sorted(one.p for one in alone if one.p is not None)
+    judged, corrected = [], dict[float, float]()
+    for rank, p in enumerate(p_values):  # Holm 1979
+        corrected.setdefault(p, max([min(1.0, (len(p_values) - rank) * p), *corrected.values()]))
     for one in alone:
-        p, sides = None if one.p is None else corrected[one.p], one.claim
+        p, claim = None if one.p is None else corrected[one.p], one.claim
         outcome = (
-            "undecided" if p is None or p >= 0.05 else "holds" if sides.low < one.gain < sides.high else "reversed"
+            "undecided" if p is None or p >= 0.05 else "holds" if claim.low < one.gain < claim.high else "reversed"
         )
-        found.append(Judged(sides, one.gain, one.low, one.high, one.documents, one.p, p, outcome))
-    return found
+        judged.append(replace(one, p_holm=p, outcome=outcome))
+    return judged
 
 
 def verdict_on(judged: Sequence[Judged], needed: Sequence[Judged] = ()) -> str:
-    """What the outcomes of all claims, and of the abilities that they need, say together."""
+    """The verdict that follows from the outcomes of all claims and of the abilities that they need."""
     outcomes = {one.outcome for one in judged}
     if any(one.outcome != "holds" for one in needed):
         return "not decidable at this size"
@@ -173,7 +183,7 @@ def verdict_on(judged: Sequence[Judged], needed: Sequence[Judged] = ()) -> str:
 
 
 def judged_alone(claim: Claim, metric: Metric, cells: Cells) -> Judged:
-    """Judge one claim, before the correction for the others."""
+    """Judge one claim, without correction for the others; an interval needs three clusters of documents."""
     seeds = sorted({seed for *_, seed in cells})
     other = claim.at if claim.second_at is None else claim.second_at
     slots = [(claim.first, claim.at), *([] if claim.second is None else [(claim.second, other)])]
@@ -200,9 +210,9 @@ def judged_alone(claim: Claim, metric: Metric, cells: Cells) -> Judged:
         parts.append((float(gains.mean(1).var(ddof=1)) / len(seeds), len(seeds) - 1))
     variance = sum(part for part, _ in parts)
     distance = min(abs(centre - claim.low), abs(centre - claim.high))
-    if variance < 1e-24:  # all documents differ by the same: sure only where they do not differ at all
-        sure = abs(gain) < 1e-5 < distance
-        return Judged(claim, gain, None, None, len(names), 0.0 if sure else 1.0)
+    if variance < 1e-24:  # all documents differ by the same amount: significant only if they do not differ at all
+        significant = abs(gain) < 1e-5 < distance
+        return Judged(claim, gain, None, None, len(names), 0.0 if significant else 1.0)
     freedom = variance**2 / sum(part**2 / each for part, each in parts)
     half = float(stats.t.ppf(0.975, freedom)) * sqrt(variance)
     least, most = (-1.0 if paired else 0.0, 1.0) if share else (-inf, inf)
@@ -212,7 +222,7 @@ def judged_alone(claim: Claim, metric: Metric, cells: Cells) -> Judged:
 
 
 def clustered_error(values: Mapping[str, float], clusters: Mapping[str, str]) -> tuple[float, int]:
-    """Standard error of the mean over documents that come in clusters, and the number of clusters."""
+    """Standard error of the mean over clustered documents, and the number of clusters."""
     mean, sums = float(np.mean([*values.values()])), dict[str, float]()
     for name, value in values.items():
         sums[clusters[name]] = sums.get(clusters[name], 0.0) + value - mean
@@ -221,13 +231,13 @@ def clustered_error(values: Mapping[str, float], clusters: Mapping[str, str]) ->
 
 
 def agresti_min(mean: float, error: float, count: int) -> tuple[float, float]:
-    """Centre and error for the difference of two shares (Agresti, Min 2005): more data is never less sure."""
+    """Centre and standard error of the difference of two shares, which is never 0 (Agresti, Min 2005)."""
     squares, centre = count * ((count - 1) * error**2 + mean**2), count * mean / (count + 2)
     return centre, sqrt(((squares + 1) / (count + 2) - centre**2) / (count + 2))
 
 
 def in_words(claim: Claim, axis: str) -> str:
-    """A claim as a sentence: ``yarn better than pi at 4× by more than 0.1``."""
+    """Write a claim as text: ``yarn better than pi at 4× by more than 0.1``."""
     first, second, at = claim.first, claim.second, axis.format(claim.at)
     if second is None:
         return f"{claim.metric or 'score'} of {first} at {at} more than {claim.low:g}"

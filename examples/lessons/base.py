@@ -1,8 +1,9 @@
 """Why 10 000, and why in geometric steps?
 
-Products of codes k positions apart fall with k. With a small base they repeat soon, and two of 1,024 positions come
-close; with 10 000 the slowest hand takes some 63,000 positions for a turn, and far positions can still be compared. In
-even steps of frequency nothing is left for them. The order of frequencies changes nothing.
+The product of two codes falls with their distance k. With a small base, codes repeat soon, and two of 1,024 positions
+have nearly equal codes. With 10 000 the slowest pair takes some 63,000 positions for a turn, and distant positions can
+still be compared. With evenly spaced frequencies, products at large distances vanish. The order of frequencies changes
+nothing.
 """
 
 import torch

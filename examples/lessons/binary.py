@@ -1,8 +1,8 @@
 """Why not the binary digits of the position?
 
-The lowest digit changes at every position, the next at every second, and so on: hands of a clock that know two places
-only. One step may change a single digit or all of them, so that neighbours in place are no neighbours in code. Sine and
-cosine are the same clock with hands that move: every step is equally long.
+The lowest digit changes at every position, the next at every second, and so on, like hands of a clock with only two
+places. One step may change a single digit or all of them, so neighbouring positions can have very different codes. Sine
+and cosine are the same clock with hands that move smoothly: every step is equally long.
 """
 
 from lesson import codes, show

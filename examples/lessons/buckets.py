@@ -1,8 +1,8 @@
 """How many distances does a learned bias tell apart?
 
-What the first head adds to scores at each distance up to 512, in a model trained on 64 tokens. A table clipped at K has
-a number for each distance up to K and one for all beyond; T5 has ever wider buckets: defined everywhere, but blind far
-away. ALiBi and KERPLE have a number for every distance.
+The lesson shows the bias of the first head at each distance up to 512, in a model trained on 64 tokens. A table clipped
+at K has a number for each distance up to K, and one for all larger distances. T5's buckets grow with the distance: the
+bias is defined everywhere, but does not distinguish large distances. ALiBi and KERPLE have a number for every distance.
 """
 
 import torch

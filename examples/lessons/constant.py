@@ -1,8 +1,9 @@
-"""What does the causal mask tell, and what not?
+"""What does the causal mask say about positions, and what does it not say?
 
-A decoder lets each token see one more than the token before it, which orders different words. Of equal words attention
-mixes equal values: however many, and by whatever weights, the result is one and the same. So a repeated word is
-everywhere alike, unless a code is added to it; one different word at the beginning is enough to tell them apart.
+In a decoder, each token sees one token more than the token before it, which reveals the order of different words. If
+all words are equal, attention mixes equal values: whatever their number and weights, the result is the same. A repeated
+word therefore has the same output everywhere, unless a code is added to it. One different word at the start is enough
+to distinguish the repetitions.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""Does a product of codes tell before from after?
+"""Does a product of codes distinguish before from after?
 
-The code of position 40 times those of later and of earlier positions: bare sinusoids give both the same. With random
-matrices for queries and keys in between, as attention has them, before and after differ.
+The product of two sinusoidal codes is the same for a later and an earlier position at the same distance. With random
+matrices for queries and keys in between, as in attention, before and after differ.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Two dogs in one sentence: which is which?
 
-A model with random weights reads “the dog chased another dog”. Both dogs enter as the same vector; what leaves the last
-layer at their two places is compared. An encoder without positions gives both the same, and cannot say who chases
-whom. A decoder tells them apart even then: each word sees only what came before it.
+A model with random weights reads “the dog chased another dog”. Both dogs enter as the same vector; the lesson compares
+their outputs in the last layer. In an encoder without positions both outputs are equal, so it cannot know who chases
+whom. A decoder distinguishes them even then, because each word sees only the words before it.
 """
 
 from lesson import SAME, apart, hidden, patched, schemes, show, tokens

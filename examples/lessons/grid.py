@@ -1,8 +1,8 @@
 """What is the position of a patch of an image?
 
-8 × 8 equal patches, read row by row. To know the image, a score must be one number for the rows between two patches
-plus one for the columns. Read as a text, the first patch of a row is the neighbour of the last one of the row above, as
-if they touched; with coordinates (rope_nd) it is not. Scores are less the patch's own.
+An image has 8 × 8 equal patches. To represent it, a score must be the sum of a number for the rows between two patches
+and a number for the columns. If patches are read row by row like a text, the first patch of a row is a neighbour of the
+last patch of the row above; with coordinates (rope_nd) it is not. Each patch's score with itself is subtracted.
 """
 
 import torch

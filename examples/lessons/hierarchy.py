@@ -1,8 +1,8 @@
 """How does BERT's table of 512 rows reach 262 144 positions?
 
-A table E of n rows; position a n + b gets E_b + α/(1 − α) (E_a − E_0): the digits b and a of base n, the second a
-little quieter. The first n codes are the rows themselves, and n² positions come of n rows. Towards α = ½ the digits
-become exchangeable: (5, 9) and (9, 5) come close.
+With a table E of n rows, position a n + b has the code E_b + α/(1 − α) (E_a − E_0): b and a are its digits in base n,
+and a has a smaller weight. The first n codes are the rows themselves, so n rows give n² positions. As α approaches ½,
+the digits become interchangeable: the codes of (5, 9) and (9, 5) approach each other.
 """
 
 from lesson import apart, codes, show

@@ -1,8 +1,8 @@
 """Why does counting 0, 1, 2 … do nothing in GPT-2 and BERT?
 
-The simplest code is the position's own number, added to all channels of a word. LayerNorm subtracts the mean over
-channels, and with it whatever all of them have in common: nothing but rounding is left. RMSNorm only divides. The same
-numbers with random signs are seen everywhere.
+The simplest code is the number of the position, added to all channels of a word. LayerNorm subtracts the mean over
+channels, and with it this common number: only rounding is left. RMSNorm only divides, so the number remains. With a
+random sign for each channel, the code survives in all models.
 """
 
 from lesson import apart, hidden, show, tokens

@@ -1,4 +1,4 @@
-"""What the lessons share: small models with random weights, codes of positions, and a table on the screen."""
+"""Functions that the lessons share: small models with random weights, codes of positions, and a table on the screen."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.patching.state import base_model_of
 
-SAME = 1e-4  # of outputs of order one: below it is rounding
+SAME = 1e-4  # smaller differences between outputs of order one are rounding
 FIRST_WORD = 3  # the ids before are special tokens
 
 
 def schemes(*default: str) -> Sequence[str]:
-    """The schemes that the command line names, or these."""
+    """The schemes that the command line names, or else the default ones."""
     return sys.argv[1:] or default
 
 
@@ -34,19 +34,19 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def codes(scheme: str, count: int, model: str | None = None, **options: Any) -> Tensor:
-    """What a scheme adds to the words at the first positions, ``[count, width]``, float64."""
+    """Codes that a scheme adds to the words at the first ``count`` positions, ``[count, width]``, float64."""
     target: PropertyTarget = targets(scheme, options, model=model)[0]
-    found = target.codes(torch.arange(count))
-    if found is None:
+    added = target.codes(torch.arange(count))
+    if added is None:
         raise SystemExit(f"Scheme {scheme!r} adds no codes to embeddings. Name one that does, such as sinusoidal.")
-    return found
+    return added
 
 
 def patched(model: str, scheme: str, **options: Any) -> Any:
-    """A small ``llama``, ``gpt2`` or ``bert`` with a scheme; weights, and what the scheme learns, are random."""
-    found = patch_model(tiny_model(model), scheme, **options)
-    perturb_parameters(found)
-    return found
+    """A small ``llama``, ``gpt2`` or ``bert`` with a scheme; all weights and learned positions are random."""
+    tiny = patch_model(tiny_model(model), scheme, **options)
+    perturb_parameters(tiny)
+    return tiny
 
 
 def tokens(words: str) -> Tensor:
@@ -62,5 +62,5 @@ def hidden(model: Any, ids: Tensor) -> Tensor:
 
 
 def apart(one: Tensor, two: Tensor) -> float:
-    """Largest difference of two vectors, or of two sets of them."""
+    """Largest difference between two vectors, or between two sets of vectors."""
     return float((one - two).abs().max())

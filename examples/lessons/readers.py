@@ -1,8 +1,9 @@
 """Which networks know the order of words by themselves?
 
-Networks with random weights read “not good but bad” and the same words with first and last swapped; their outputs are
-averaged over the words. A network that gives the same for both cannot classify them differently: a layer for each word
-and an encoder without positions. Recurrence, convolution and a causal mask know the order.
+Networks with random weights read “not good but bad” and the same words with “not” and “bad” swapped; their outputs are
+averaged over the words. A network with equal outputs cannot classify the two sentences differently. This is the case
+for a layer applied to each word, and for an encoder without positions. Recurrence, convolution and a causal mask
+distinguish the order.
 """
 
 import torch
@@ -11,12 +12,12 @@ from torch import nn
 
 torch.manual_seed(0)
 words, gru = nn.Embedding(96, 32), nn.GRU(32, 32, batch_first=True)
-convolution, each = nn.Conv1d(32, 32, 3, padding=1), nn.Linear(32, 32)
+convolution, linear = nn.Conv1d(32, 32, 3, padding=1), nn.Linear(32, 32)
 encoder, decoder = patched("bert", "none"), patched("llama", "none")
 networks = {
     "a recurrent network": lambda ids: gru(words(ids))[0].mean(1),
     "a convolution": lambda ids: convolution(words(ids).mT).relu().mean(-1),
-    "a layer for each word": lambda ids: each(words(ids)).relu().mean(1),
+    "a layer for each word": lambda ids: linear(words(ids)).relu().mean(1),
     "an encoder without positions": lambda ids: hidden(encoder, ids).mean(0),
     "a decoder without positions": lambda ids: hidden(decoder, ids).mean(0),
 }

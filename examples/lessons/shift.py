@@ -1,8 +1,8 @@
-"""Which matrix moves a code on by k?
+"""Which matrix shifts a code by k positions?
 
-M₁ is fitted by least squares on codes of random positions and of the positions after them, M₂ for a step of two. Were a
-step a rotation, its eigenvalues would lie on the unit circle, their angles would be the frequencies, and two steps
-would be M₁ twice. All this holds for the sinusoid; no matrix moves binary digits on.
+M₁ is fitted by least squares to map codes of random positions to the codes one position later, M₂ to those two
+positions later. If a step is a rotation, the eigenvalues of M₁ lie on the unit circle, their angles are the
+frequencies, and M₂ = M₁ M₁. All this holds for the sinusoid; no matrix shifts binary digits.
 """
 
 import math
@@ -19,7 +19,7 @@ for scheme in schemes("sinusoidal", "binary"):
     end = (2**20 if target.reach == FAR else target.reach) - 2
     positions = torch.randperm(end, generator=torch.Generator().manual_seed(0))[:1024]
     at = [target.codes(positions + by) for by in (0, 1, 2)]
-    half = len(positions) // 2  # the others judge the fit
+    half = len(positions) // 2  # the other half tests the fit
     one, two = (solve(at[0][:half], at[by][:half]) for by in (1, 2))
     residual = float((at[0][half:] @ one - at[1][half:]).norm() / (at[1][half:] - at[0][half:]).norm())
     found[scheme] = torch.linalg.eigvals(one)

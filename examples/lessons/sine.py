@@ -1,7 +1,7 @@
 """Why sine and cosine, when the sine alone is unique as well?
 
-As sin a · sin b = ½ (cos(a − b) − cos(a + b)), the product of sines alone depends on where a pair stands, not only on
-how far apart it is. With both, pairs five apart have the same product everywhere, and a step is one linear map.
+As sin a · sin b = ½ (cos(a − b) − cos(a + b)), products of codes with sines alone depend on the positions, not only on
+the distance. With sine and cosine, the product is the same for all pairs at distance five, and a step is a linear map.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Is a penalty on distance added before softmax, or after?
 
 Some texts say that the penalty is added to attention weights. In the paper, and here, it is added to scores before
-softmax. Added after it, weights are no longer shares of 1. A number for a whole row changes nothing, and less such a
-number ALiBi is a bias of the key alone.
+softmax. If it is added after softmax, the weights no longer sum to 1. A number added to a whole row of scores changes
+nothing, so ALiBi can be written as a bias that depends on the key alone.
 """
 
 import torch

@@ -1,7 +1,8 @@
 """Why not count 0, 1, 2 …, or from 0 to 1?
 
-Counting has no end: codes grow far above the words, whose channels are about 1. Sharing out the interval from 0 to 1
-has no fixed step: it is ½ in a text of three words, ⅓ in one of four. A sinusoid has a fixed step, and ends at 1.
+Counting has no bound: codes grow far above the embeddings of words, whose channels are about 1. Dividing the interval
+from 0 to 1 gives no fixed step: it is ½ in a text of three words, and ⅓ in one of four. A sinusoid has a fixed step and
+is bounded by 1.
 """
 
 from lesson import codes, schemes, show

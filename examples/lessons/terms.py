@@ -1,7 +1,8 @@
 """What does (x + p)(x′ + p′)ᵀ consist of?
 
-Random words are added to codes of 64 positions, and all pairs multiplied: four terms. Only p p′ is free of the words,
-and a function of the distance. The two mixed terms are words times positions of other words, which nobody asked for.
+Codes of 64 positions are added to random words, and all pairs of sums are multiplied, which gives four terms. Only p p′
+does not depend on the words; it is a function of the distance. The two mixed terms multiply a word with the position of
+another word, which has no useful meaning.
 """
 
 from lesson import codes, schemes, show
@@ -11,7 +12,7 @@ from torch import Tensor
 
 
 def four(words: Tensor, code: Tensor) -> dict[str, Tensor]:
-    """The terms of all pairs, each ``[n, n]``."""
+    """The four terms of all pairs, each ``[n, n]``."""
     return {"x x′": words @ words.T, "x p′": words @ code.T, "p x′": code @ words.T, "p p′": code @ code.T}
 
 

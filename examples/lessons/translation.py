@@ -1,8 +1,8 @@
 """Cat on mat or mat on cat: what does a translator read?
 
-An encoder reads one of the sentences; a decoder reads the result by cross-attention and names the next words. In
-softmax(Q (P K)ᵀ) P V the order P cancels: it must come from the encoder's positions, and the decoder's own say nothing
-of the source. Without positions in the encoder both sentences are translated alike.
+An encoder reads one of the sentences; a decoder reads its output by cross-attention and predicts the next words. In
+softmax(Q (P K)ᵀ) P V the order P cancels, so the order must come from positions in the encoder. The decoder's own
+positions say nothing about the source. Without positions in the encoder, both sentences have the same translation.
 """
 
 import torch

@@ -1,8 +1,8 @@
-"""Why do models fail beyond their trained length, and what does a window mend?
+"""Why do models fail beyond their trained length, and what does a window change?
 
 A small Llama trained on 256 tokens reads Python sources of 1,024. Two things are new: distances that never occurred in
-training, and more keys than attention was ever spread over. ReRoPE removes the first alone and keeps the loss, a window
-removes both: at this length it is the new distances that cost the loss, and a wider spread costs nothing.
+training, and more keys than attention was spread over in training. ReRoPE removes only the new distances, a window
+removes both, and both keep the loss. At this length, the new distances cause the loss; the wider spread costs nothing.
 """
 
 import torch
@@ -25,7 +25,7 @@ texts = torch.tensor([ids[n * step : n * step + TIMES * trained] for n in range(
 @torch.no_grad()
 def measured(read: torch.Tensor) -> tuple[float, float]:
     """Entropy of the last rows' attention in nats, mean over layers and heads, and the loss of their tokens."""
-    model.set_attn_implementation("eager")  # which alone returns attention
+    model.set_attn_implementation("eager")  # only this implementation returns attention weights
     out = model(read, output_attentions=True, use_cache=False)
     model.set_attn_implementation("sdpa")
     weights = torch.stack([layer[:, :, -LAST:] for layer in out.attentions])

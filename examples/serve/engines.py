@@ -1,13 +1,13 @@
-"""Whether engines compute an exported checkpoint as transformers does, by running them.
+"""Run other engines on exported checkpoints, and compare their log-probabilities with those of transformers.
 
     python examples/serve/engines.py write served                        # where hf_posenc is installed
     python examples/serve/engines.py read served --engine mlx-lm         # where mlx-lm is, which may be elsewhere
     python examples/serve/engines.py read served --engine vllm
     python examples/serve/engines.py read served --engine llama.cpp
 
-The first writes checkpoints and GGUF files of a random Llama, or of --model, with the log-probabilities that the
-patched model gives 1,000 random tokens. The others print the largest difference of a log-probability. Engines are asked
-for float32.
+The first command writes checkpoints and GGUF files of a random Llama, or of --model, with the log-probabilities that
+the patched model gives to 1,000 random tokens. The other commands print the largest difference of a log-probability.
+Engines compute in float32.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ FACTOR, TOKENS, SEED = 4, 1000, 0
 
 
 def random_llama(folder: Path) -> str:
-    """Two layers with heads of 64 channels, which vLLM has a kernel for on a CPU; scores as unequal as trained ones."""
+    """Write a Llama with two layers; its heads have 64 channels, for which vLLM has a CPU kernel.
+
+    The weights are random, and large enough for scores as unequal as those of a trained model.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -46,7 +49,7 @@ def random_llama(folder: Path) -> str:
 
 
 def write(folder: Path, name: str | None) -> None:
-    """Export every case, and what the patched model computes."""
+    """Export every case, and write the log-probabilities of the patched model."""
     import torch
 
     from hf_posenc import export, from_pretrained
@@ -66,7 +69,7 @@ def write(folder: Path, name: str | None) -> None:
 
 
 def mlx_lm(folder: Path, text: list[int]) -> list[float]:
-    """Log-probability of each token but the first, by mlx-lm."""
+    """Log-probability of each token but the first, computed by mlx-lm."""
     import mlx.core as mx
     from mlx_lm.utils import load_model
 
@@ -76,7 +79,7 @@ def mlx_lm(folder: Path, text: list[int]) -> list[float]:
 
 
 def vllm(folder: Path, text: list[int]) -> list[float]:
-    """Likewise by vLLM."""
+    """Log-probability of each token but the first, computed by vLLM."""
     from vllm import LLM, SamplingParams
 
     engine = LLM(
@@ -89,7 +92,7 @@ def vllm(folder: Path, text: list[int]) -> list[float]:
 
 
 def llama_cpp(folder: Path, text: list[int]) -> list[float]:
-    """Likewise by llama.cpp, from the GGUF file."""
+    """Log-probability of each token but the first, computed by llama.cpp from the GGUF file."""
     import llama_cpp as engine
     import numpy as np
 
@@ -106,29 +109,29 @@ ENGINES: dict[str, Callable[[Path, list[int]], list[float]]] = {"mlx-lm": mlx_lm
 
 
 def read(folder: Path, engine: str) -> None:
-    """Print how far an engine is from the patched model in each case."""
+    """Print the largest difference between an engine and the patched model for each case."""
     print(f"{engine}: largest difference of a log-probability, {TOKENS:,} tokens")
     for file in sorted(folder.glob("*.json")):
         case = json.loads(file.read_text(encoding="utf-8"))
-        there = ENGINES[engine](folder / file.stem, case["text"])
-        apart = max(abs(a - b) for a, b in zip(there, case["scores"], strict=True))
-        print(f"  {case['scheme']:14s} {case['options'] or ''!s:28s} {apart:.1e}", flush=True)
+        scores = ENGINES[engine](folder / file.stem, case["text"])
+        difference = max(abs(a - b) for a, b in zip(scores, case["scores"], strict=True))
+        print(f"  {case['scheme']:14s} {case['options'] or ''!s:28s} {difference:.1e}", flush=True)
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["write", "read"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine", choices=list(ENGINES))
     parser.add_argument("--model", help="what `write` exports; folder or name of a Llama; default: a random one")
-    given = parser.parse_args()
-    if given.what == "write":
-        write(given.folder, given.model)
-    elif given.engine is None:
+    arguments = parser.parse_args()
+    if arguments.what == "write":
+        write(arguments.folder, arguments.model)
+    elif arguments.engine is None:
         parser.error("read needs --engine")
     else:
-        read(given.folder, given.engine)
+        read(arguments.folder, arguments.engine)
 
 
 if __name__ == "__main__":

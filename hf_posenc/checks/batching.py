@@ -46,22 +46,21 @@ def padding_has_no_effect(case: Case, side: Side = "left", width: int = 5) -> Me
 def packed_equals_separate(case: Case) -> Measured:
     """Documents packed into one row, separated by ``position_ids`` that restart at 0, equal the separate documents.
 
-    Short ones, which the engine computes under a mask, and longer ones, which it computes one by one. Skipped if the
+    The engine computes short documents under a mask and longer ones one by one; both are measured. Skipped if the
     unpatched model does not support packing.
     """
     trained = case.trained_length
     packs = [trained // 2, 1, trained - 2, 7], [trained - 2, 1, trained, trained // 2 + 1]
     tolerance = case.tolerance("packed")
     with case.unpatched() as model:
-        if not max(_packed_against_separate(model, sizes)[0] for sizes in packs) <= tolerance:
+        if not max(_packing_deviation(model, sizes)[0] for sizes in packs) <= tolerance:
             return 0.0, "no token: the unpatched model does not support packed documents"
         case.apply(model)
-        found = [(*_packed_against_separate(model, sizes), f"documents of {sizes}") for sizes in packs]
-    return worst(found)
+        return worst((*_packing_deviation(model, sizes), f"documents of {sizes}") for sizes in packs)
 
 
-def _packed_against_separate(model: nn.Module, sizes: list[int]) -> tuple[float, str]:
-    """Largest deviation of packed documents from the same ones alone, and its token."""
+def _packing_deviation(model: nn.Module, sizes: list[int]) -> tuple[float, str]:
+    """Largest deviation of packed documents from the separate documents, and its token."""
     documents = [random_tokens(model, n, seed=number) for number, n in enumerate(sizes)]
     row = torch.cat(documents, dim=1)
     positions = torch.cat([torch.arange(n) for n in sizes])[None].to(row.device)

@@ -91,8 +91,8 @@ def padded_decoding_equals_unpadded(case: Case, cache: type[Cache] = DynamicCach
 def position_ids_hold_in_cache(case: Case, cache: type[Cache] = DynamicCache) -> Measured:
     """Cached chunks of texts with ``position_ids`` that have gaps equal one forward pass.
 
-    The gaps differ by row. They are in the prefill, between decoding steps and inside a chunk; once the rows of the
-    cache are swapped.
+    The gaps differ by row, and lie in the prefill, between decoding steps and inside a chunk. The rows of the cache are
+    swapped once.
     """
     with case.patched() as model:
         length = case.clip_length(case.trained_length + 20, model) - 8  # room for the sum of the gaps
@@ -101,18 +101,18 @@ def position_ids_hold_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
         all_tokens = torch.ones_like(tokens)  # without it transformers takes gaps for borders of packed documents
         expected = forward(model, tokens, position_ids=positions, attention_mask=all_tokens)
         kv_cache, outputs, start = new_cache(cache, model, length), [], 0
-        half = min(length // 2, length - 6)  # a table that ends at the trained length leaves 8 tokens
+        half = min(length // 2, length - 6)  # 8 tokens remain if a table ends at the trained length
         rows, swapped = torch.arange(2, device=tokens.device), torch.tensor([1, 0], device=tokens.device)
         for size in (half, 1, 1, 1, 1, 1, length - half - 5):
             if start == half + 2:
                 kv_cache.reorder_cache(swapped)
                 rows = swapped
-            now = slice(start, start + size)
-            part = forward(
-                model, tokens[rows, now], position_ids=positions[rows, now], cache=kv_cache,
-                attention_mask=all_tokens[:, : now.stop],
+            chunk = slice(start, start + size)
+            output = forward(
+                model, tokens[rows, chunk], position_ids=positions[rows, chunk], cache=kv_cache,
+                attention_mask=all_tokens[:, : chunk.stop],
             )  # fmt: skip
-            outputs.append(part[rows])
+            outputs.append(output[rows])
             start += size
         value, where = max_deviation(torch.cat(outputs, dim=1), expected)
     return value, f"{where}, {cache.__name__}, position_ids with gaps"
@@ -132,9 +132,9 @@ def custom_mask_holds_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
         kv_cache, outputs, start = new_cache(cache, model, length), [], 0
         width = length if cache is StaticCache else 0
         for size in _mixed_chunk_sizes(min(case.trained_length + 1, length // 2), length):
-            now = slice(start, start + size)
-            part = mask[:, :, now, : max(now.stop, width)]
-            outputs.append(forward(model, tokens[:, now], cache=kv_cache, attention_mask=part))
+            chunk = slice(start, start + size)
+            rows = mask[:, :, chunk, : max(chunk.stop, width)]
+            outputs.append(forward(model, tokens[:, chunk], cache=kv_cache, attention_mask=rows))
             start += size
         value, where = max_deviation(torch.cat(outputs, dim=1), expected)
     return value, f"{where}, {cache.__name__}, a 4-D attention mask"
@@ -152,5 +152,6 @@ def positions_with_gaps(length: int) -> Tensor:
 
 
 def _mixed_chunk_sizes(first: int, length: int) -> list[int]:
+    """Chunk lengths of a text: ``first`` tokens, up to four single tokens, then 7 at a time."""
     single = min(4, length - first)
     return [first, *[1] * single, *chunk_sizes(0, 7, length - first - single)[1:]]

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.backends import cuda
 
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
@@ -40,7 +40,7 @@ class Case:
         model: name of a tiny model (see `hf_posenc.checks.tiny_models`), or a loaded model, which every check restores.
         scheme: as `hf_posenc.patch_model` takes it.
         dtype: dtype of a tiny model; a loaded model keeps its own.
-        asked: keyword arguments that a user gave, where a check runs with others; named in the command that repeats it.
+        asked: the user's keyword arguments, for the command that repeats a check that runs with other ``options``.
         options: keyword arguments of `hf_posenc.patch_model`.
     """
 
@@ -135,22 +135,24 @@ class Case:
         perturb_parameters(model)
         return model
 
-    def clip_length(self, wanted: int, model: nn.Module) -> int:
+    def clip_length(self, length: int, model: nn.Module) -> int:
         """Clip a sequence length to the number of positions of the patched model."""
         end = position_limit(model)
-        return wanted if end is None else min(wanted, end)
+        return length if end is None else min(length, end)
 
-    def clip_length_unpatched(self, wanted: int) -> int:
+    def clip_length_unpatched(self, length: int) -> int:
         """Clip a sequence length to the position table of the unpatched model."""
-        return wanted if self.table is None else min(wanted, self.table)
+        return length if self.table is None else min(length, self.table)
 
     @cached_property
     def _traits(self) -> tuple[bool, bool]:
-        """`needs_whole_text` and `randomises` of the scheme; a loaded model may be patched at the time of the call."""
+        """`needs_whole_text` and `randomises` of the scheme; a loaded model may already be patched."""
         if not isinstance(self.model, str) and is_patched(self.model):
-            return _traits_of(self.model)
-        with self.patched() as model:
-            return _traits_of(model)
+            scheme = scheme_of(self.model)
+        else:
+            with self.patched() as model:
+                scheme = scheme_of(model)
+        return scheme.needs_whole_text, scheme.randomises
 
     def _config_and_adapter(self) -> tuple[Any, Any]:
         if isinstance(self.model, str) and self.model not in TINY_MODELS:
@@ -166,7 +168,7 @@ class Case:
                 f"print(CHECKS['{check}'](Case('{self.model}', '{self.scheme_name}'{options})))\""
             )
         path = getattr(self.model.config, "name_or_path", "") or "MODEL"
-        if "layers" in self.asked:  # which the command line cannot say
+        if "layers" in self.asked:  # the command line has no option for it
             options = "".join(f", {name}={value!r}" for name, value in self.asked.items())
             call = f"check_scheme({path!r}, {self.scheme_name!r}{options}, checks=[{check!r}])"
             return f"python -c {shlex.quote(f'from hf_posenc import check_scheme; print(*{call})')}"
@@ -182,12 +184,8 @@ class Case:
     __repr__ = __str__
 
 
-def _traits_of(model: nn.Module) -> tuple[bool, bool]:
-    scheme = scheme_of(model)
-    return scheme.needs_whole_text, scheme.randomises
-
-
 def _flag(option: tuple[str, Any]) -> str:
+    """An option as ``hf-posenc check`` takes it, with a leading blank."""
     name, value = option
     if name in PATCH_KEYWORDS:
         return f" --{name.replace('_', '-')} {value}"
@@ -201,12 +199,17 @@ def position_limit(model: nn.Module) -> int | None:
 
 def perturb_parameters(model: nn.Module) -> None:
     """Add seeded Gaussian noise (standard deviation 0.3) to every learned parameter of the scheme."""
+    with torch.no_grad():
+        for weight, noise in seeded_noise(model, "posenc."):
+            weight.add_(noise, alpha=0.3)
+
+
+def seeded_noise(model: nn.Module, part: str) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """Parameters with ``part`` in their names, each with standard Gaussian noise of its shape, equal at every call."""
     generator = torch.Generator().manual_seed(0)
     for name, weight in model.named_parameters():
-        if "posenc." in name:
-            noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
-            with torch.no_grad():
-                weight.add_(noise, alpha=0.3)
+        if part in name:
+            yield weight, torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
 
 
 def reset_learned_parameters(model: nn.Module) -> None:

@@ -16,7 +16,7 @@ from hf_posenc.checkpoints.export import export
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.native_parameters import rope_parameters_of
 from hf_posenc.checkpoints.peft import load_peft_adapter
-from hf_posenc.checks.case import Case
+from hf_posenc.checks.case import Case, seeded_noise
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
@@ -42,7 +42,7 @@ def saved_equals_loaded(case: Case) -> Measured:
 def native_export_equals_patched(case: Case) -> Measured:
     """A model exported to a RoPE type of transformers, loaded without this package, equals the patched model.
 
-    RoPE types that depend on the text's length are compared at the trained length.
+    RoPE types that depend on the text length are compared at the trained length.
     """
     if case.rotary is None:
         return 0.0, "no token: the unpatched model has no RoPE"
@@ -54,8 +54,8 @@ def native_export_equals_patched(case: Case) -> Measured:
             return 0.0, "no token: transformers has no such RoPE type"
         export(model, folder)
         tokens = random_tokens(model, case.trained_length if short else 2 * case.trained_length + 6)
-        plain = type(model).from_pretrained(folder, dtype=model.dtype).eval()
-        return max_deviation(forward(plain, tokens), forward(model, tokens))
+        native = type(model).from_pretrained(folder, dtype=model.dtype).eval()
+        return max_deviation(forward(native, tokens), forward(model, tokens))
 
 
 @register_check("lora", needs_copy=True, slow=True, needs_name=True, package="peft")
@@ -76,13 +76,13 @@ def lora_works_with_scheme(case: Case) -> Measured:
         with TemporaryDirectory() as folder:
             after.save_pretrained(folder)
             loaded = load_peft_adapter(copy.deepcopy(base), folder, patch="apply")
-        found = [
+        measured = [
             (*max_deviation(forward(before, tokens), expected), "added before the patch"),
             (*max_deviation(forward(loaded, tokens), expected), "loaded"),
             (*max_deviation(forward(copy.deepcopy(after).merge_and_unload(), tokens), expected), "merged"),
             (*max_deviation(forward(after.unload(), tokens), without_lora), "unloaded"),
         ]
-    return worst(found)
+    return worst(measured)
 
 
 def add_lora(model: PreTrainedModel) -> PeftModel:
@@ -92,12 +92,9 @@ def add_lora(model: PreTrainedModel) -> PeftModel:
     by_column = any(isinstance(part, Conv1D) for part in model.modules())
     config = peft.LoraConfig(r=2, target_modules=attention_projections(model), fan_in_fan_out=by_column)
     adapted = peft.get_peft_model(model, config).eval()
-    generator = torch.Generator().manual_seed(0)
-    for name, weight in adapted.named_parameters():
-        if "lora_" in name:
-            noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
-            with torch.no_grad():
-                weight.copy_(0.1 * noise)
+    with torch.no_grad():
+        for weight, noise in seeded_noise(adapted, "lora_"):
+            weight.copy_(0.1 * noise)
     return adapted
 
 

@@ -33,7 +33,7 @@ def matches_definition(case: Case) -> Measured:
         length = case.clip_length(2 * case.trained_length + 6, model)
         texts = [random_tokens(model, length), random_tokens(model, max(1, length // 2), seed=1)]
         expected = [reference_logits(model, text) for text in texts]
-        found = [
+        measured = [
             (*max_deviation(forward(model, text), exact), "prefill")
             for text, exact in zip(texts, expected, strict=True)
         ]
@@ -42,27 +42,26 @@ def matches_definition(case: Case) -> Measured:
             batched = forward(model, tokens, attention_mask=mask)
             for row, exact in enumerate(expected):
                 unpadded = batched[row : row + 1, mask[row].bool()]
-                found.append((*max_deviation(unpadded, exact), f"batch padded on the {side}"))
+                measured.append((*max_deviation(unpadded, exact), f"batch padded on the {side}"))
         if case.causal and not case.needs_whole_text:
             cache = new_cache(DynamicCache, model, length)
             sizes = chunk_sizes(min(case.trained_length - 1, length), 1, length)
-            found.append((*max_deviation(forward_in_chunks(model, texts[0], cache, sizes), expected[0]), "decoding"))
-    return worst(found)
+            measured.append((*max_deviation(forward_in_chunks(model, texts[0], cache, sizes), expected[0]), "decoding"))
+    return worst(measured)
 
 
 @register_check("formula_gradients", needs_determinism=True, slow=True)
 def gradients_match_definition(case: Case) -> Measured:
     """Gradients of every parameter, including the scheme's own, equal those of the formula.
 
-    Relative to the largest entry of each gradient, or to 1/1000 of the largest of all: parameters without influence,
-    such as the bias of the keys, which cancels in softmax, have gradients of rounding errors only.
+    See `max_gradient_deviation` for the unit.
     """
     with case.patched() as model:
         length = case.clip_length(2 * case.trained_length + 6, model)
-        own = gradients(model, length, rows=1)
+        measured = gradients(model, length, rows=1)
         with use_reference_attention(model, positions_from(model, length)):
             expected = gradients(model, length, rows=1)
-    return max_gradient_deviation(own, expected)
+    return max_gradient_deviation(measured, expected)
 
 
 @register_check("backend")
@@ -78,14 +77,15 @@ def backends_agree(case: Case) -> Measured:
 
 
 def outputs_by_call(model: PreTrainedModel, length: int, case: Case) -> dict[str, tuple[Tensor, Tensor]]:
-    """Outputs ``[row, token, width]`` of several kinds of call, with a mask ``[row, token]`` of their real tokens."""
+    """Outputs ``[row, token, width]`` of several kinds of call, each with a mask of its real tokens."""
     text = random_tokens(model, length)
     all_tokens = torch.ones_like(text, dtype=torch.bool)
-    found = {"one text": (forward(model, text), all_tokens)}
+    outputs = {"one text": (forward(model, text), all_tokens)}
     for side in SIDES:
         tokens, mask = pad_batch([text, random_tokens(model, length // 2, seed=1)], length, side)
-        found[f"batch padded on the {side}"] = (forward(model, tokens, attention_mask=mask), mask.bool())
+        outputs[f"batch padded on the {side}"] = (forward(model, tokens, attention_mask=mask), mask.bool())
     if case.causal and not case.needs_whole_text:
         cache = new_cache(DynamicCache, model, length)
-        found["decoding"] = (forward_in_chunks(model, text, cache, chunk_sizes(length - 3, 1, length)), all_tokens)
-    return found
+        decoded = forward_in_chunks(model, text, cache, chunk_sizes(length - 3, 1, length))
+        outputs["decoding"] = (decoded, all_tokens)
+    return outputs

@@ -27,8 +27,8 @@ POSITION_HOOKS = (  # hooks through which positions reach the output; the others
 def patch_changes_outputs(case: Case) -> Measured:
     """The patch moves outputs by at least 100 times the difference between two equivalent forward passes.
 
-    The value is the required movement divided by the measured one. Patches whose verdict is ``identity`` are left to
-    the check ``identity``.
+    The value is the required movement divided by the measured one. The check ``identity`` measures patches whose
+    verdict is ``identity``.
     """
     with case.patched() as model:
         if describe(model).proof.verdict == "identity":
@@ -71,14 +71,14 @@ def unchanged_where_promised(case: Case) -> Measured:
         identity = describe(model).proof.verdict == "identity"
         if identity:
             reset_learned_parameters(model)
-        kept = length if identity else min(scheme_of(model).unchanged_below, length)
-        if kept == 0:
+        unchanged = length if identity else min(scheme_of(model).unchanged_below, length)
+        if unchanged == 0:
             return 0.0, "no token: the scheme promises none"
         # Encoder tokens attend to all others, so the promise covers a text of these tokens alone.
-        tokens = random_tokens(model, length if case.causal else kept)
+        tokens = random_tokens(model, length if case.causal else unchanged)
         after = forward(model, tokens)
     with case.unpatched() as model:
-        return max_deviation(after[:, :kept], forward(model, tokens)[:, :kept])
+        return max_deviation(after[:, :unchanged], forward(model, tokens)[:, :unchanged])
 
 
 @register_check("causality", causal_only=True)
@@ -87,21 +87,21 @@ def future_has_no_effect(case: Case) -> Measured:
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         before = forward(model, tokens)
-        found = []
+        measured = []
         for changed in sorted({1, tokens.shape[1] // 2, tokens.shape[1] - 1}):
             other = tokens.clone()
             other[:, changed] = 3 + (other[:, changed] - 2) % 7  # another token id, within any vocabulary
             moved = max_deviation(forward(model, other)[:, :changed], before[:, :changed])
-            found.append((*moved, f"when token {changed} changed"))
-    return worst(found)
+            measured.append((*moved, f"when token {changed} changed"))
+    return worst(measured)
 
 
 @register_check("stateless")
 def forward_is_stateless(case: Case) -> Measured:
     """A text's output is bit-equal before and after longer texts, batches and a backward pass.
 
-    Tables may be cached, but not depend on the texts seen before; nor may outputs depend on torch's random generator,
-    or a forward pass advance it, unless the scheme draws positions.
+    Cached tables must not depend on earlier texts. Unless the scheme draws positions, outputs must not depend on
+    torch's random generator, and a forward pass must not advance it.
     """
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 1, model))
@@ -111,12 +111,12 @@ def forward_is_stateless(case: Case) -> Measured:
         )
         forward(model, longer[:, :LONGEST])
         gradients(model, tokens.shape[1])
-        found = [(*max_deviation(forward(model, tokens), before), "after other texts")]
+        measured = [(*max_deviation(forward(model, tokens), before), "after other texts")]
         if not case.randomises:
-            found.append((*max_deviation(forward(model, tokens, seed=1), before), "with another seed"))
+            measured.append((*max_deviation(forward(model, tokens, seed=1), before), "with another seed"))
             advanced = float(_advances_torch_rng(model, tokens))
-            found.append((advanced, "no token", "torch's random generator was advanced"))
-    return worst(found)
+            measured.append((advanced, "no token", "torch's random generator was advanced"))
+    return worst(measured)
 
 
 @register_check("training_mode", needs_determinism=True)

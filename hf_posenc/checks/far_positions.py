@@ -1,4 +1,4 @@
-"""Checks of positions far out: up to a million outputs equal the formula, and past its end a scheme raises."""
+"""Checks of far positions: outputs at positions up to a million equal the formula, and past its end a scheme raises."""
 
 from __future__ import annotations
 
@@ -24,34 +24,35 @@ LENGTH = 12  # tokens
 
 @register_check("far_positions", needs_determinism=True, slow=True)
 def far_positions_match_definition(case: Case) -> Measured:
-    """Outputs of a short text at positions up to a million equal its formula, or those at position 0 if it claims so.
+    """Outputs of a short text at positions up to a million equal the formula.
 
-    If absolute positions matter, outputs at different positions must differ. A large gap between positions must have an
-    effect, tables must be finite and monotonic, and positions past the scheme's end must be refused. The value is the
-    largest deviation; infinite if one of these does not hold.
+    If the scheme claims that only distances matter, they equal the outputs at position 0 instead. If absolute positions
+    matter, outputs at different positions must differ. A large gap between positions must have an effect, tables must
+    be finite and monotonic, and positions past the scheme's end must be refused. The value is the largest deviation;
+    infinite if one of these does not hold.
     """
     with case.patched() as model:
         end = position_limit(model)
         claim, _ = claim_and_shifts(case, model, random_tokens(model, shiftable_length(case, model)))
         tokens = random_tokens(model, LENGTH if end is None else min(LENGTH, end))
-        unshifted, found = forward_from(model, tokens, 0), [(0.0, "no token", "at position 0")]
+        unshifted, measured = forward_from(model, tokens, 0), [(0.0, "no token", "at position 0")]
         for start in STARTS if end is None else (end - tokens.shape[1],):
             location = f"at position {start}"
-            found.append((*shift_deviation(model, tokens, unshifted, start, claim), location))
+            measured.append((*shift_deviation(model, tokens, unshifted, start, claim), location))
             if claim == "position" and end is None:
                 twice_as_far = forward_from(model, tokens, 2 * start)
-                found.append((*missing_effect(model, tokens, twice_as_far, start), location))
+                measured.append((*missing_effect(model, tokens, twice_as_far, start), location))
             if invalid := _invalid_table(reference_outputs(model, tokens, start)[1], max(STARTS)):
-                found.append((math.inf, invalid, location))
+                measured.append((math.inf, invalid, location))
         if end is None and (gap := _ineffective_gap(model, tokens)):
-            found.append((math.inf, f"a gap of {gap} positions has no effect", "no token"))
+            measured.append((math.inf, f"a gap of {gap} positions has no effect", "no token"))
         if end is not None and not _is_refused(model, tokens, end):
-            found.append((math.inf, "no PositionOutOfTable", f"at position {end + tokens.shape[1] - 1}"))
-    return worst(found)
+            measured.append((math.inf, "no PositionOutOfTable", f"at position {end + tokens.shape[1] - 1}"))
+    return worst(measured)
 
 
 def _invalid_table(layers: list[ReferenceTerms], farthest: int) -> str:
-    """What is not finite or not monotonic in the layers' tables; empty if nothing."""
+    """Description of a value in the layers' tables that is not finite or not monotonic; empty if there is none."""
     index = torch.unique(torch.logspace(0, math.log10(farthest), 200).long())
     for ref in layers:
         rotation, rows = ref.scheme.rotation(), ref.terms.row_rotation
@@ -71,7 +72,7 @@ def _invalid_table(layers: list[ReferenceTerms], farthest: int) -> str:
 
 
 def _ineffective_gap(model: PreTrainedModel, tokens: Tensor) -> int:
-    """A gap of 2^8 or 2^16 positions that has no effect although half of it has (integer overflow); 0 if none."""
+    """A gap of 2^8 or 2^16 positions without effect although half of it has one (integer overflow); 0 if none."""
     contiguous, half = forward_from(model, tokens, 0), tokens.shape[1] // 2
 
     def has_effect(gap: int) -> bool:
@@ -94,9 +95,9 @@ def _is_refused(model: PreTrainedModel, tokens: Tensor, start: int) -> bool:
 
 @register_check("length")
 def runs_or_raises(case: Case) -> Measured:
-    """Texts of the trained length, one more and four times that give finite outputs; past its end a scheme raises.
+    """Texts of the trained length L, L + 1 and 4 L give finite outputs; past its end a scheme raises.
 
-    The value is the number of lengths at which neither happened.
+    The value is the number of lengths at which that is not true.
     """
     with case.patched() as model:
         end = position_limit(model)

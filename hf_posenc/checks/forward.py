@@ -35,20 +35,21 @@ def config_of(model: nn.Module) -> PreTrainedConfig:
 
 def output_module(model: nn.Module) -> nn.Module:
     """The module whose output has a vector for every token: a language model itself, otherwise its base model."""
-    return model if _has_output_embeddings(model) else base_model_of(model)[0]
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    return base_model_of(model)[0] if head is None else model
 
 
 def forward(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> Tensor:
-    """Logits, or hidden states without a vocabulary head: ``[row, token, width]``, float32, without gradient.
+    """Logits, or hidden states of a model without a vocabulary head: ``[row, token, width]``, float32, no gradient.
 
-    Seeds torch in a forked random state, so that schemes which draw positions draw the same in every call.
+    Seeds torch in a forked random state, so schemes that draw positions draw the same ones in every call.
     """
     with torch.no_grad(), drawn_from(seed):
         return forward_with_grad(model, tokens, **call).float()
 
 
 def forward_with_grad(model: nn.Module, tokens: Tensor, **call: Any) -> Tensor:
-    """The same with gradient, unseeded, in the dtype of the model."""
+    """Outputs as in `forward`, with gradient, in the dtype of the model, and without a seed."""
     cache = call.pop("cache", None)
     named = cache_argument(type(base_model_of(model)[0]), cache)
     return token_states(output_module(model)(input_ids=tokens, use_cache=cache is not None, **named, **call))
@@ -74,8 +75,8 @@ def forward_in_chunks(
 
 def chunk_sizes(cut: int, step: int, length: int) -> list[int]:
     """Chunk lengths of a text: first ``cut`` tokens, then ``step`` at a time."""
-    rest = length - cut
-    return [cut, *[step] * (rest // step), *([rest % step] if rest % step else [])]
+    chunks, remainder = divmod(length - cut, step)
+    return [cut, *[step] * chunks, *([remainder] if remainder else [])]
 
 
 def new_cache(kind: type[Cache], model: nn.Module, length: int) -> Cache:
@@ -88,19 +89,19 @@ def new_cache(kind: type[Cache], model: nn.Module, length: int) -> Cache:
 
 @contextmanager
 def earlier_objects_set_aside() -> Iterator[None]:
-    """Keep the garbage collector from looking through what exists already, often millions of objects."""
+    """Inside the block, exclude existing objects, often millions, from garbage collection."""
     before = gc.get_freeze_count()
     gc.freeze()
     try:
         yield
     finally:
-        if before == 0:  # what the caller has frozen stays so
+        if before == 0:  # objects that the caller has frozen stay frozen
             gc.unfreeze()
 
 
 @contextmanager
 def attention_backend(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """In the block, let the model compute attention by another backend."""
+    """Inside the block, the model computes attention with another backend."""
     before = model.config._attn_implementation
     try:
         model.set_attn_implementation(name)
@@ -109,23 +110,18 @@ def attention_backend(model: PreTrainedModel, name: str) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
-def max_deviation(one: Tensor, two: Tensor, real: Tensor | None = None) -> tuple[float, str]:
-    """Largest deviation between two outputs ``[row, token, width]`` in standard deviations, and the token it is at.
+def max_deviation(output: Tensor, expected: Tensor, real: Tensor | None = None) -> tuple[float, str]:
+    """Largest deviation between two outputs ``[row, token, width]`` in standard deviations, and its token.
 
     Args:
-        one: output under test.
-        two: expected output, whose standard deviation, at least 1, is the unit.
+        output: output under test.
+        expected: expected output; its standard deviation, at least 1, is the unit.
         real: ``[row, token]`` bool, the tokens to compare; all by default.
     """
-    deviation = (one - two).abs().amax(-1)
+    deviation = (output - expected).abs().amax(-1)
     if real is not None:
         deviation = deviation.masked_fill(~real, 0.0)
-    spread = float(two.float().std().clamp(min=1.0))
+    spread = float(expected.float().std().clamp(min=1.0))
     worst = int(deviation.nan_to_num(nan=torch.inf).argmax())
     row, token = divmod(worst, deviation.shape[1])
     return float(deviation.flatten()[worst]) / spread, f"token {token} of row {row}"
-
-
-def _has_output_embeddings(model: nn.Module) -> bool:
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    return head is not None

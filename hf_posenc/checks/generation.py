@@ -32,62 +32,62 @@ def cropped_cache_equals_uncached(case: Case) -> Measured:
     with case.patched() as model:
         length = case.clip_length(case.trained_length + 9, model)
         tokens, other = random_tokens(model, length), random_tokens(model, length, seed=1)
-        kept = max(1, length - 7)
+        prefix = max(1, length - 7)
         cache = new_cache(DynamicCache, model, length)
         forward_in_chunks(model, tokens, cache, [length])
         try:
-            cache.crop(kept - length)  # a negative number is the number of tokens to remove
+            cache.crop(prefix - length)  # a negative number is the number of tokens to remove
         except BackendCannotCarry:
             return 0.0, "no token: refused, the cache evicts keys"
-        edited = torch.cat((tokens[:, :kept], other[:, kept:]), dim=1)
-        after = [forward(model, edited[:, t : t + 1], cache=cache) for t in range(kept, length)]
-        value, where = (
-            max_deviation(torch.cat(after, dim=1), forward(model, edited)[:, kept:]) if after else (0.0, "no token")
-        )
+        edited = torch.cat((tokens[:, :prefix], other[:, prefix:]), dim=1)
+        after = [forward(model, edited[:, t : t + 1], cache=cache) for t in range(prefix, length)]
+        if not after:
+            return 0.0, "no token after cropping"
+        value, where = max_deviation(torch.cat(after, dim=1), forward(model, edited)[:, prefix:])
     return value, f"{where} after cropping"
 
 
 @register_check("generate", causal_only=True, needs_cache=True, slow=True)
 def generate_chooses_best_tokens(case: Case) -> Measured:
-    """Tokens of greedy and assisted decoding have the best logits of a plain forward pass; beams have the right scores.
+    """Greedy and assisted decoding choose the tokens with the best logits of a forward pass; beam scores are right.
 
-    The value is the largest shortfall of a chosen token's logit from the best one, or error of a beam's score, so that
-    ties up to rounding pass.
+    The value is the largest shortfall of a chosen token's logit from the best one, or error of a beam's score. Ties up
+    to rounding therefore pass.
     """
     with case.patched() as model:
         prompt_length, reason = _prompt_length(case, model)
         if reason:
             return 0.0, reason
         prompt = random_tokens(model, 5).repeat(1, prompt_length // 5 + 1)[:, :prompt_length]
-        found = [
+        measured = [
             (logit_shortfall(model, generate_tokens(model, prompt), prompt_length), "greedy"),
             (beam_score_error(model, prompt), "beam search"),
         ]
         try:
             assisted = generate_tokens(model, prompt, prompt_lookup_num_tokens=3)
-            found.append((logit_shortfall(model, assisted, prompt_length), "assisted decoding"))
-        except (BackendCannotCarry, ValueError) as error:  # transformers refuses with the latter, from 5.24 on
+            measured.append((logit_shortfall(model, assisted, prompt_length), "assisted decoding"))
+        except (BackendCannotCarry, ValueError) as error:  # transformers raises ValueError from 5.24 on
             if isinstance(error, ValueError) and "crop" not in str(error):
                 raise
-            found.append((0.0, "assisted decoding: refused, the cache evicts keys"))
-    return worst(found)
+            measured.append((0.0, "assisted decoding: refused, the cache evicts keys"))
+    return worst(measured)
 
 
 def _prompt_length(case: Case, model: PreTrainedModel) -> tuple[int, str]:
-    """Length of a prompt that crosses the trained length, and why there can be none; empty if there can."""
+    """Length of a prompt whose continuation crosses the trained length, and the reason if there is none, or ``""``."""
     if not (hasattr(model, "can_generate") and model.can_generate()):
         return 0, "no token: the model does not generate"
     length = case.clip_length(case.trained_length + NEW + 2, model) - NEW
     return length, "" if length >= 2 else "no token: the scheme has too few positions"
 
 
-def generate_tokens(model: PreTrainedModel, prompt: Tensor, **how: Any) -> Any:
-    """Call `generate` for `NEW` tokens without sampling; ``how`` adds keywords such as ``num_beams``."""
-    plain: dict[str, Any] = {"do_sample": False, "max_new_tokens": NEW, "min_new_tokens": NEW}
+def generate_tokens(model: PreTrainedModel, prompt: Tensor, **settings: Any) -> Any:
+    """Call `generate` for `NEW` tokens without sampling; ``settings`` adds keywords such as ``num_beams``."""
+    greedy: dict[str, Any] = {"do_sample": False, "max_new_tokens": NEW, "min_new_tokens": NEW}
     # An id outside the vocabulary: with None, prompt lookup of transformers 5.4 raises a TypeError.
     ends: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": config_of(model).vocab_size, "bos_token_id": 0}
     with torch.no_grad():
-        return model.generate(prompt, attention_mask=torch.ones_like(prompt), **plain, **ends, **how)
+        return model.generate(prompt, attention_mask=torch.ones_like(prompt), **greedy, **ends, **settings)
 
 
 def logit_shortfall(model: PreTrainedModel, tokens: Tensor, start: int) -> float:
@@ -98,7 +98,7 @@ def logit_shortfall(model: PreTrainedModel, tokens: Tensor, start: int) -> float
 
 
 def beam_score_error(model: PreTrainedModel, prompt: Tensor) -> float:
-    """Largest error of a beam's score: the mean log-probability of its tokens in a plain forward pass is expected."""
+    """Largest error of a beam's score, which should be the mean log-probability of its tokens in a forward pass."""
     start = prompt.shape[1]
     keywords: dict[str, Any] = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "length_penalty": 1.0}
     out = generate_tokens(model, prompt, return_dict_in_generate=True, output_scores=True, **keywords)
@@ -107,12 +107,12 @@ def beam_score_error(model: PreTrainedModel, prompt: Tensor) -> float:
     return float((sums / NEW - out.sequences_scores.float()).abs().max())
 
 
-MAX_BATCH_TOKENS = 24  # so that prompts are split into chunks and batched with tokens of other requests
+MAX_BATCH_TOKENS = 24  # small, so the batch splits prompts and mixes tokens of several requests
 
 
 @register_check(
     "continuous_batching", causal_only=True, needs_cache=True, slow=True, package="psutil"
-)  # which transformers asks for memory
+)  # transformers measures memory with psutil
 def continuous_batching_equals_forward(case: Case) -> Measured:
     """Tokens and log-probabilities of `generate_batch` equal those of a forward pass of each text on its own."""
     with case.patched() as model:
@@ -125,20 +125,20 @@ def continuous_batching_equals_forward(case: Case) -> Measured:
             results = generate_batch(model, prompts)
         except BackendCannotCarry as error:
             return 0.0, f"no token: refused, {error}"
-        found = [(request_error(model, prompt, result), f"request {i}") for i, (prompt, result) in
+        measured = [(request_error(model, prompt, result), f"request {i}") for i, (prompt, result) in
                  enumerate(zip(prompts, results, strict=True))]  # fmt: skip
-    return worst(found)
+    return worst(measured)
 
 
 def generate_batch(model: PreTrainedModel, prompts: list[list[int]], **settings: Any) -> list[Any]:
     """Results of the model's `generate_batch` with greedy decoding, in the order of the prompts."""
-    plain = GenerationConfig(
+    greedy = GenerationConfig(
         do_sample=False, max_new_tokens=NEW, min_new_tokens=NEW, eos_token_id=-1, pad_token_id=0, bos_token_id=0
     )
     small = {"num_blocks": 4, "max_batch_tokens": MAX_BATCH_TOKENS, "return_logprobs": True}
     config = ContinuousBatchingConfig(**(small | settings))
-    with earlier_objects_set_aside():  # transformers collects garbage three times a batch
-        return list(model.generate_batch(prompts, generation_config=plain, continuous_batching_config=config).values())
+    with earlier_objects_set_aside():  # transformers collects garbage three times per batch
+        return list(model.generate_batch(prompts, generation_config=greedy, continuous_batching_config=config).values())
 
 
 def request_error(model: PreTrainedModel, prompt: list[int], result: Any) -> float:
@@ -149,11 +149,11 @@ def request_error(model: PreTrainedModel, prompt: list[int], result: Any) -> flo
     tokens = result.generated_tokens
     if result.error is not None or len(tokens) != NEW:
         return inf
-    whole = torch.tensor([prompt + tokens], device=model.device)
-    logits = forward(model, whole)[0, len(prompt) - 1 : -1]
-    chosen = logits.gather(-1, whole[0, len(prompt) :, None])[:, 0]
+    text = torch.tensor([prompt + tokens], device=model.device)
+    logits = forward(model, text)[0, len(prompt) - 1 : -1]
+    chosen = logits.gather(-1, text[0, len(prompt) :, None])[:, 0]
     reported = torch.tensor(result.logprobs, device=model.device)
-    expected = logits.log_softmax(-1).gather(-1, whole[0, len(prompt) :, None])[:, 0]
+    expected = logits.log_softmax(-1).gather(-1, text[0, len(prompt) :, None])[:, 0]
     return float(
         torch.maximum(logits.amax(-1) - chosen, (reported - expected).abs()).max() / logits.std().clamp(min=1.0)
     )

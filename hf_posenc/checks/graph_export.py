@@ -1,4 +1,4 @@
-"""Checks of graphs: compiled, traced and exported ones give the outputs of texts of any length."""
+"""Checks of graphs: compiled, traced and exported models give the eager model's outputs at every text length."""
 
 from __future__ import annotations
 
@@ -62,17 +62,12 @@ def lengths_share_graphs(case: Case) -> Measured:
     """
     graphs = []
 
-    def counted(graph: torch.fx.GraphModule, example: object) -> Callable:
+    def count(graph: torch.fx.GraphModule, example: object) -> Callable:
         graphs.append(graph)
         return graph.forward
 
-    def compiled(logits: nn.Module, model: PreTrainedModel) -> Graph:
-        return torch.compile(logits, fullgraph=True, backend=counted)
-
-    deviation = _graph_deviation(case, compiled)
-    if len(graphs) > MAX_GRAPHS:
-        return math.inf, f"{len(graphs)} graphs"
-    return deviation
+    deviation = _graph_deviation(case, lambda logits, _: torch.compile(logits, fullgraph=True, backend=count))
+    return (math.inf, f"{len(graphs)} graphs") if len(graphs) > MAX_GRAPHS else deviation
 
 
 class Logits(nn.Module):
@@ -83,15 +78,15 @@ class Logits(nn.Module):
         self.model = output_module(model)  # resolved outside the traced function
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits, or hidden states where there is no vocabulary head: ``[row, token, width]``."""
+        """Logits, or hidden states of a model without a vocabulary head: ``[row, token, width]``."""
         return token_states(self.model(input_ids=tokens, use_cache=False))
 
 
 def _graph_deviation(case: Case, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()) -> Measured:
-    """Largest deviation of a graph from its eager model over several lengths; infinite if it cannot be made."""
-    found: list[tuple[Any, ...]] = [(0.0, "no token")]
+    """Largest deviation of a graph from its eager model over several lengths; infinite if ``make`` fails."""
+    deviations: list[tuple[Any, ...]] = [(0.0, "no token")]
     with case.patched() as model, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # from compilers, about what they trace
+        warnings.simplefilter("ignore")  # compilers warn about the code they trace
         torch.compiler.reset()
         trained = case.trained_length
         requested = [*lengths] or [trained - 3, 5, trained, trained + 1, 2 * trained + 6]
@@ -99,12 +94,12 @@ def _graph_deviation(case: Case, make: Callable[[nn.Module, Any], Graph], length
             graph = make(Logits(model).eval(), model)
             for length in dict.fromkeys(case.clip_length(n, model) for n in requested):
                 tokens = random_tokens(model, length, seed=length)
-                found.append((*max_deviation(graph(tokens).float(), forward(model, tokens)), f"of {length}"))
+                deviations.append((*max_deviation(graph(tokens).float(), forward(model, tokens)), f"of {length}"))
         except RuntimeError as error:  # the common base class of the tracers' errors
             return math.inf, f"no graph: {str(error).strip().partition(chr(10))[0]}"
         finally:
             torch.compiler.reset()
-    return worst(found)
+    return worst(deviations)
 
 
 FLEX = "flex_attention"
@@ -134,7 +129,7 @@ def flex_agrees(case: Case) -> Measured:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         expected = forward(model, tokens)
         try:
-            # Uncompiled: the same arithmetic without minutes of compilation. It warns about speed.
+            # Uncompiled, which has the same arithmetic without minutes of compilation, and warns about speed.
             with attention_backend(model, FLEX), torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 value, where = max_deviation(forward(model, tokens), expected)

@@ -1,4 +1,4 @@
-"""Checks of what is done to a patched model later: it is offloaded, cast, or its configuration is edited."""
+"""Checks of later changes to a patched model: offloading, dtype casts and edits of its configuration."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def offloaded_equals_resident(case: Case) -> Measured:
 
     If it is offloaded first, the scheme's parameters must still be initialised from torch's seed.
     """
-    found = []
+    measured = []
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 5, model))
         offloaded = offload(copy.deepcopy(model))
         for call in ("first call", "second call"):
             deviation = max_deviation(forward(offloaded, tokens), forward(model, tokens))
-            found.append((*deviation, f"patched, then offloaded, {call}"))
+            measured.append((*deviation, f"patched, then offloaded, {call}"))
         if case.causal and not case.needs_whole_text:
-            found.append((*max_deviation(decode(offloaded, tokens), decode(model, tokens)), "decoding"))
+            measured.append((*max_deviation(decode(offloaded, tokens), decode(model, tokens)), "decoding"))
     with case.unpatched() as model:
         offloaded = offload(copy.deepcopy(model))
-        for one in (model, offloaded):
+        for unpatched in (model, offloaded):
             with drawn_from(0):
-                patch_model(one, case.scheme, **case.options)
-        found.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
-    return worst(found)
+                patch_model(unpatched, case.scheme, **case.options)
+        measured.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
+    return worst(measured)
 
 
 def offload(model: nn.Module) -> nn.Module:
-    """Move the model's weights to CPU memory, from where accelerate loads them for each call."""
+    """Offload the model's weights to CPU memory; accelerate then loads them for each call."""
     device = next(model.parameters()).device
     from accelerate import cpu_offload
 
@@ -51,7 +51,7 @@ def offload(model: nn.Module) -> nn.Module:
 
 
 def decode(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Outputs of a text whose last three tokens are decoded one by one."""
+    """Outputs of a text, with its last three tokens decoded one by one from a KV cache."""
     length = tokens.shape[1]
     sizes = [length - 3, 1, 1, 1]
     return forward_in_chunks(model, tokens, new_cache(DynamicCache, model, length), sizes)
@@ -87,26 +87,26 @@ ENTRIES = (
 
 @register_check("configuration")
 def config_edits_have_no_effect(case: Case) -> Measured:
-    """Outputs are bit-equal after an edit of any entry that positions could be read from, with and without a cache."""
+    """Outputs are bit-equal after an edit of any configuration entry about positions, with and without a cache."""
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 6, model))
         continues = case.causal and not case.needs_whole_text
         sizes = [tokens.shape[1] - 2, 1, 1]
         before = forward(model, tokens)
         decoded = forward_in_chunks(model, tokens, DynamicCache(), sizes) if continues else None
-        found = [(0.0, "no entry")]
+        measured = [(0.0, "no entry")]
         for name in ENTRIES:
             with edited_config(config_of(model), name):
-                found.append((max_deviation(forward(model, tokens), before)[0], name))
+                measured.append((max_deviation(forward(model, tokens), before)[0], name))
                 if decoded is not None:
                     again = forward_in_chunks(model, tokens, DynamicCache(), sizes)
-                    found.append((max_deviation(again, decoded)[0], f"{name}, with a cache"))
-    return worst(found)
+                    measured.append((max_deviation(again, decoded)[0], f"{name}, with a cache"))
+    return worst(measured)
 
 
 @contextmanager
 def edited_config(config: Any, name: str) -> Iterator[None]:
-    """In the block, change an entry if present: double a number, negate a boolean, replace a RoPE base."""
+    """Inside the block, change an entry if present: double a number, negate a boolean, replace a RoPE base."""
     name = config.attribute_map.get(name, name)
     entries = vars(config)
     if entries.get(name) is None:

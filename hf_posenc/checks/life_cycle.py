@@ -32,6 +32,7 @@ SHARED_MODULES = (
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
 )
+CHANGING_ATTRIBUTES = ("__dict__", "__weakref__", "__doc__", "__annotations__", "_abc_impl")  # Python makes them anew
 
 
 @register_check("unpatch", trained_length=None)
@@ -72,16 +73,16 @@ def copies_are_equal_and_independent(case: Case) -> Measured:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 1, model))
         before = forward(model, tokens)
         copied = copy.deepcopy(model)
-        found = [(*max_deviation(forward(copied, tokens), before), "of the copy")]
+        deviations = [(*max_deviation(forward(copied, tokens), before), "of the copy")]
         perturb_parameters(copied)
         trained = forward(copied, tokens)
-        found.append((*max_deviation(forward(model, tokens), before), "of the original after the copy was trained"))
+        deviations.append((*max_deviation(forward(model, tokens), before), "of the original after training the copy"))
         unpatch_model(copied)
-        found.append((*max_deviation(forward(model, tokens), before), "of the original after the copy was unpatched"))
-        found.append((float(is_patched(copied) or not is_patched(model)), "no token", "is_patched is wrong"))
+        deviations.append((*max_deviation(forward(model, tokens), before), "of the original after unpatching the copy"))
+        deviations.append((float(is_patched(copied) or not is_patched(model)), "no token", "is_patched is wrong"))
         perturb_parameters(model)
-        found.append((*max_deviation(trained, forward(model, tokens)), "of the trained copy"))
-    return worst(found)
+        deviations.append((*max_deviation(trained, forward(model, tokens)), "of the trained copy"))
+    return worst(deviations)
 
 
 @register_check("isolation")
@@ -103,41 +104,36 @@ def other_models_are_unchanged(case: Case) -> Measured:
 
 
 def snapshot(model: nn.Module, tokens: Tensor) -> dict[str, Any]:
-    """Record everything of a model that a patch could change, by name."""
-    found: dict[str, Any] = {"logits": forward(model, tokens)}
+    """All properties of a model that a patch could change, by name."""
+    entries: dict[str, Any] = {"logits": forward(model, tokens)}
     for name, module in model.named_modules():
-        found[f"class of {name}"] = type(module)
-        found[f"attributes of {name}"] = sorted(module.__dict__)
-        found[f"children of {name}"] = sorted(module._modules)
-        found[f"hooks of {name}"] = [list(map(id, hooks.values())) for hooks in _hooks(module)]
+        entries[f"class of {name}"] = type(module)
+        entries[f"attributes of {name}"] = sorted(module.__dict__)
+        entries[f"children of {name}"] = sorted(module._modules)
+        entries[f"hooks of {name}"] = [list(map(id, hooks.values())) for hooks in _hooks(module)]
     for name, weight in model.named_parameters():
-        found[f"training of {name}"] = weight.requires_grad
+        entries[f"training of {name}"] = weight.requires_grad
     for name, value in model.state_dict().items():
-        found[f"bytes of {name}"] = (tuple(value.shape), value.dtype, _checksum(value))
+        entries[f"bytes of {name}"] = (tuple(value.shape), value.dtype, _checksum(value))
     config = config_of(model)
-    found["configuration"] = (id(config), config.to_json_string(use_diff=False))
-    return found
+    entries["configuration"] = (id(config), config.to_json_string(use_diff=False))
+    return entries
 
 
 def global_snapshot(shared: Iterable[str] = SHARED_MODULES) -> dict[str, Any]:
-    """Record what all models share: torch's settings, and the identity of every name in shared modules and classes."""
-    found: dict[str, Any] = {f"torch's {name}": value for name, value in current_settings().items()}
+    """State that all models share: torch's settings, and the identity of every name in shared modules and classes."""
+    entries: dict[str, Any] = {f"torch's {name}": value for name, value in current_settings().items()}
     for module in map(importlib.import_module, shared):
         for name, value in vars(module).items():
             if name.startswith("__"):
                 continue
-            found[f"{module.__name__}.{name}"] = id(value)
+            entries[f"{module.__name__}.{name}"] = id(value)
             if isinstance(value, type) and value.__module__ == module.__name__:
-                found |= {
-                    f"{module.__name__}.{name}.{own}": id(what) for own, what in vars(value).items() if _is_stable(own)
-                }
+                members = {member: id(own) for member, own in vars(value).items() if member not in CHANGING_ATTRIBUTES}
+                entries |= {f"{module.__name__}.{name}.{member}": identity for member, identity in members.items()}
             elif hasattr(value, "keys") and not isinstance(value, type):
-                found[f"keys of {module.__name__}.{name}"] = sorted(map(str, value.keys()))
-    return found
-
-
-def _is_stable(attribute: str) -> bool:
-    return attribute not in ("__dict__", "__weakref__", "__doc__", "__annotations__", "_abc_impl")
+                entries[f"keys of {module.__name__}.{name}"] = sorted(map(str, value.keys()))
+    return entries
 
 
 def _hooks(module: nn.Module) -> list[Mapping[int, Callable]]:

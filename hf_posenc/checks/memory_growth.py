@@ -1,4 +1,4 @@
-"""Checks of memory: it grows linearly with the sequence length, and no object stays after a forward pass.
+"""Checks of memory: it grows linearly with the sequence length, and a forward pass leaks no objects.
 
 A `TorchDispatchMode` sees every tensor that an operation returns; buffers inside fused kernels are not seen.
 """
@@ -24,7 +24,7 @@ from hf_posenc.checks.forward import attention_backend, earlier_objects_set_asid
 from hf_posenc.checks.registry import Measured, register_check
 from hf_posenc.patching.state import base_model_of
 
-SHORT, LONG = 400, 800  # tokens: more than a block of queries, and unlike the sizes of models
+SHORT, LONG = 400, 800  # tokens: longer than a block of queries, and no size of a model
 MAX_GROWTH = 2.1
 
 
@@ -48,8 +48,8 @@ def memory_is_linear(case: Case) -> Measured:
 def record_allocations(model: PreTrainedModel, length: int) -> AllocationRecorder:
     """Record the tensors of a forward pass of the base model on a text of that length."""
     base, tokens = base_model_of(model)[0], random_tokens(model, length)
-    own = {size for weight in base.parameters() for size in weight.shape}  # which are not sequence lengths
-    with torch.no_grad(), AllocationRecorder(length, own) as recorder:
+    model_sizes = {size for weight in base.parameters() for size in weight.shape}
+    with torch.no_grad(), AllocationRecorder(length, model_sizes) as recorder:
         base(input_ids=tokens, use_cache=False)
     return recorder
 
@@ -59,16 +59,16 @@ class AllocationRecorder(TorchDispatchMode):
 
     Args:
         length: sequence length.
-        own: axis sizes of the model's parameters.
+        model_sizes: axis sizes of the model's parameters, which do not count as sequence lengths.
 
     Attributes:
         peak: largest number of bytes of new tensors alive at one time.
         square: operations that returned a tensor with two axes of the sequence length or more, with its shape.
     """
 
-    def __init__(self, length: int, own: set[int]) -> None:
+    def __init__(self, length: int, model_sizes: set[int]) -> None:
         super().__init__()
-        self.length, self.own = length, own
+        self.length, self.model_sizes = length, model_sizes
         self.peak = self.alive = 0
         self.square: set[str] = set()
         self.references: dict[int, int] = {}
@@ -76,21 +76,21 @@ class AllocationRecorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Run an operation and record the tensors it returns."""
         out = func(*args, **(kwargs or {}))
-        for made in tree_leaves(out):
-            if isinstance(made, Tensor):
-                self._record(made, func)
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                self._record(tensor, func)
         return out
 
-    def _record(self, made: Tensor, func: Any) -> None:
-        storage = made.untyped_storage()
+    def _record(self, tensor: Tensor, func: Any) -> None:
+        storage = tensor.untyped_storage()
         key, size = storage.data_ptr(), storage.nbytes()
-        axes = [n for n in made.shape if n >= self.length and n not in self.own]
-        if len(axes) > 1 and size >= math.prod(axes) * made.element_size():  # an expanded view does not count
-            self.square.add(f"{func.overloadpacket.__name__} {list(made.shape)}")
+        axes = [n for n in tensor.shape if n >= self.length and n not in self.model_sizes]
+        if len(axes) > 1 and size >= math.prod(axes) * tensor.element_size():  # an expanded view does not count
+            self.square.add(f"{func.overloadpacket.__name__} {list(tensor.shape)}")
         if self.references.get(key, 0) == 0:
             self.alive += size
         self.references[key] = self.references.get(key, 0) + 1
-        weakref.finalize(made, self._release, key, size)
+        weakref.finalize(tensor, self._release, key, size)
         self.peak = max(self.peak, self.alive)
 
     def _release(self, key: int, size: int) -> None:
@@ -100,15 +100,14 @@ class AllocationRecorder(TorchDispatchMode):
 
 
 WARM_UP, ROUNDS = 2, 5  # forward passes; the first ones build tables
-ATTEMPTS = 3  # a leak grows in every one; what other threads of the process keep does not
+ATTEMPTS = 3  # a leak grows in every attempt; objects of other threads do not
 
 
 @register_check("memory_leaks", slow=True)
 def forward_leaks_no_objects(case: Case) -> Measured:
     """The number of live objects does not grow from one forward pass to the next.
 
-    The value is the median growth over five passes, measured again where there is one, so that objects of other threads
-    do not count.
+    The value is the median growth over five passes, in up to three attempts: objects of other threads do not count.
     """
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 1, model))
@@ -116,13 +115,13 @@ def forward_leaks_no_objects(case: Case) -> Measured:
             forward(model, tokens)
         with earlier_objects_set_aside():
             for _ in range(ATTEMPTS):
-                if (more := growth(model, tokens)) <= 0:
+                if (leaked := leaked_objects(model, tokens)) <= 0:
                     break
-    return float(max(0, more)), f"objects kept by each forward pass: {more}"
+    return float(max(0, leaked)), f"objects kept by each forward pass: {leaked}"
 
 
-def growth(model: Any, tokens: Tensor) -> int:
-    """Objects that a forward pass keeps, as the median of several."""
+def leaked_objects(model: Any, tokens: Tensor) -> int:
+    """Median number of objects that stay alive after a forward pass."""
     counts = [count_objects()]
     for _ in range(ROUNDS):
         forward(model, tokens)
@@ -131,6 +130,6 @@ def growth(model: Any, tokens: Tensor) -> int:
 
 
 def count_objects() -> int:
-    """Number of objects that Python's garbage collector tracks, without those that were set aside."""
+    """Number of objects that Python's garbage collector tracks, without frozen ones."""
     gc.collect()
     return len(gc.get_objects())

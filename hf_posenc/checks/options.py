@@ -1,6 +1,6 @@
 """Check of options: every option of a scheme has an effect or is refused.
 
-An effect is one on outputs, on the parameters that are learned, or on what a KV cache holds.
+An option has an effect if it changes outputs, learned parameters, or the size of the KV cache.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ NUMBERS = (1, 2, 3, 8, 0.5, 0.25)  # for options whose default is None
 def every_option_has_effect(case: Case) -> Measured:
     """For each option, at least one other value changes an output, a parameter's shape or the KV cache, or is refused.
 
-    Outputs are those of texts of half the trained length, the trained length and four times that, of a text at
-    position 16,376, and of two texts in training mode; of the cache, how many numbers it holds of a text counts.
-    Options that are lists are skipped. The value is the number of options without effect.
+    Outputs are measured for texts of half, one and four times the trained length, for a text at position 16,376, and
+    for two texts in training mode. A cache is compared by the count of its numbers. Options that are
+    lists are skipped. The value is the number of options without effect.
     """
     baseline = list(observations(case))
     without_effect = [
@@ -45,14 +45,14 @@ def every_option_has_effect(case: Case) -> Measured:
 
 
 def options_to_try(case: Case) -> dict[str, list[Any]]:
-    """Values to try for each option of a scheme's parts, without the options that were given."""
-    found: dict[str, list[Any]] = {}
-    for cls, given in plan(case.scheme).parts:
+    """Values to try for each option of a scheme's parts, except options that the case sets."""
+    values: dict[str, list[Any]] = {}
+    for cls, set_options in plan(case.scheme).parts:
         hints = get_type_hints(cls.__init__, include_extras=True)
         for option in list(signature(cls.__init__).parameters.values())[2:]:  # after self and geometry
-            if option.name not in given and option.name not in case.options and option.default is not Parameter.empty:
-                found[option.name] = list(alternative_values(hints[option.name], option.default))
-    return found
+            if option.name not in (*set_options, *case.options) and option.default is not Parameter.empty:
+                values[option.name] = list(alternative_values(hints[option.name], option.default))
+    return values
 
 
 def alternative_values(hint: Any, default: Any) -> Iterator[Any]:
@@ -64,7 +64,7 @@ def alternative_values(hint: Any, default: Any) -> Iterator[Any]:
         yield from alternative_values(parts[0], default)
     elif parts:
         yield from (value for part in parts for value in alternative_values(part, default))
-    elif hint is bool:  # the default may be None, which stands for either
+    elif hint is bool:  # a default of None stands for either
         yield from (value for value in (False, True) if value is not default)
     elif hint in (int, float):
         number = isinstance(default, (int, float))
@@ -88,9 +88,9 @@ def has_effect(baseline: list[Any], case: Case) -> bool:
 
 
 def observations(case: Case) -> Iterator[Any]:
-    """Shapes of learned parameters, numbers in a KV cache, then outputs ``[1, token, width]`` of several texts.
+    """Shapes of learned parameters, size of a KV cache, then outputs ``[1, token, width]`` of several texts.
 
-    None stands for a refused text.
+    A refused text gives None.
     """
     with case.patched() as model:
         yield {name: weight.shape for name, weight in model.named_parameters() if "posenc." in name}
@@ -113,7 +113,7 @@ def _forward_or_none(model: PreTrainedModel, length: int, start: int = 0) -> Ten
 
 
 def _cached_numbers(model: PreTrainedModel, length: int) -> int | None:
-    """Numbers that a KV cache holds of the keys and values of a text; None where the text is refused."""
+    """Count of numbers in a KV cache after a text; None if the text is refused."""
     cache = DynamicCache(config=model.config)
     with suppress(PosEncError):
         forward(model, random_tokens(model, length), cache=cache)

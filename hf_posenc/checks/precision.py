@@ -1,11 +1,11 @@
-"""Check of precision: attention rounds no worse than the same formula written in torch in the same dtype.
+"""Check of precision: attention has no larger rounding errors than the same formula in torch in the same dtype.
 
 An absolute tolerance for bfloat16 would have to be wide enough for the worst text. As in the tests of FlashAttention,
 the tolerance is relative: error(model, float64) ≤ 1.5 · error(torch, float64), on the same queries, keys and values.
 
-A scheme computes biases of content in float32, also for the float64 reference: torch's result shares them, and would be
-without their rounding, which in a float32 model is as large as its own. For torch's result they are therefore computed
-from operands that are rounded once more, at random (Parker 1997, "Monte Carlo Arithmetic").
+A scheme computes content biases in float32, even for the float64 reference. If torch's result used the same biases, it
+would lack their rounding errors, which in a float32 model are as large as its own. Its biases are therefore computed
+from operands with one more random rounding (Parker 1997, "Monte Carlo Arithmetic").
 """
 
 from __future__ import annotations
@@ -28,32 +28,28 @@ from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.engine_backend import AttentionOutput
 from hf_posenc.patching.reference_attention import ReferenceTerms, attention_output, reference_terms
 
-STARTS = (0, 7_000)  # the second where consecutive bfloat16 numbers are 32 apart
+STARTS = (0, 7_000)  # near 7,000, consecutive bfloat16 numbers are 32 apart
 FLOOR = 0.25  # smallest torch error that counts, in units of one rounding of the largest output
 
 
 @register_check("precision", needs_determinism=True, slow=True)
 def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> Measured:
-    """RMS error of every layer's attention relative to that of the formula in torch, both against float64.
+    """RMS error of every layer's attention divided by the error of the formula in torch, both against float64.
 
     A tiny model is cast to ``dtype``; a loaded model is measured in its own dtype.
     """
     cast = copy.copy(case)
     cast.dtype = dtype if isinstance(case.model, str) else case.dtype
     with cast.patched() as model:
-        length, end = cast.clip_length(2 * cast.trained_length + 6, model), position_limit(model)
-        tokens = random_tokens(model, length)
-        found = [(0.0, "no layer")]
-        for start in STARTS:
-            if start == 0 or end is None:
-                found += [
-                    (value, f"{layer} at position {start}") for value, layer in layer_errors(model, tokens, start)
-                ]
-    return worst(found)
+        tokens = random_tokens(model, cast.clip_length(2 * cast.trained_length + 6, model))
+        errors: list[tuple[Any, ...]] = [(0.0, "no layer")]
+        for start in STARTS if position_limit(model) is None else (0,):
+            errors += [(*error, f"at position {start}") for error in layer_errors(model, tokens, start)]
+    return worst(errors)
 
 
 def term_tensors(ref: ReferenceTerms) -> list[Tensor]:
-    """Scales and biases of a scheme, which must be at least float32 whatever the model's dtype."""
+    """Scales and biases of a scheme, which must be at least float32 for every dtype of the model."""
     terms = ref.terms
     scales = [x for x in (terms.query_scale, terms.row_scale) if x is not None]
     keys = [bias.values for bias in terms.bias if isinstance(bias, KeyBias)]
@@ -62,29 +58,29 @@ def term_tensors(ref: ReferenceTerms) -> list[Tensor]:
 
 
 def with_own_rounding(ref: ReferenceTerms) -> ReferenceTerms:
-    """The terms with biases of content that do not share the rounding errors of those of ``ref``."""
-    draw = torch.Generator().manual_seed(0)
+    """The terms with content biases whose rounding errors are independent of those in ``ref``."""
+    generator = torch.Generator().manual_seed(0)
 
     def rounded(x: Tensor) -> Tensor:
-        noise = torch.rand(x.shape, generator=draw).to(x.device) - 0.5
+        noise = torch.rand(x.shape, generator=generator).to(x.device) - 0.5
         return x * (1 + torch.finfo(torch.float32).eps * noise)
 
-    def of_rounded(bias: Bias) -> Bias:
+    def from_rounded(bias: Bias) -> Bias:
         if not isinstance(bias, BlockBias):
             return bias
 
         def of_block(block: Block) -> Tensor:
-            own = replace(block, query=rounded(block.query), key=rounded(block.key), scores=rounded(block.scores))
-            return bias.of_block(own)
+            query, key, scores = (rounded(x) for x in (block.query, block.key, block.scores))
+            return bias.of_block(replace(block, query=query, key=key, scores=scores))
 
         return replace(bias, of_block=of_block)
 
-    return replace(ref, terms=replace(ref.terms, bias=tuple(map(of_rounded, ref.terms.bias))))
+    return replace(ref, terms=replace(ref.terms, bias=tuple(map(from_rounded, ref.terms.bias))))
 
 
 def layer_errors(model: PreTrainedModel, tokens: Tensor, start: int) -> list[tuple[float, str]]:
-    """Error of each layer relative to torch's, for one text from position ``start`` on."""
-    found: list[tuple[float, str]] = []
+    """Error of each layer relative to torch's, for one text from position ``start`` on, with the layer."""
+    errors: list[tuple[float, str]] = []
 
     def attend(
         own: Any, layer: PatchedAttention, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, **call: Any
@@ -92,17 +88,17 @@ def layer_errors(model: PreTrainedModel, tokens: Tensor, start: int) -> list[tup
         output, weights = own(q, k, v, hidden=hidden, **call)
         ref = reference_terms(layer, positions, hidden)
         narrow = [str(x.dtype) for x in term_tensors(ref) if x.dtype in (torch.bfloat16, torch.float16)]
-        found.extend((math.inf, f"terms in {dtype} of layer {layer.layer_idx}") for dtype in narrow)
+        errors.extend((math.inf, f"terms in {dtype} of layer {layer.layer_idx}") for dtype in narrow)
         exact = attention_output(ref, q, k, v)
         in_dtype = attention_output(with_own_rounding(ref), q, k, v, q.dtype).double()
         floor = FLOOR * torch.finfo(q.dtype).eps * max(float(exact.abs().max()), 1e-3)
         own_output = output.transpose(1, 2).double()
         error, torch_error = (float((x - exact).pow(2).mean().sqrt()) for x in (own_output, in_dtype))
-        found.append((error / max(torch_error, floor), f"layer {layer.layer_idx}"))
+        errors.append((error / max(torch_error, floor), f"layer {layer.layer_idx}"))
         return output, weights
 
     layers = patched_layers(model)
     positions = layers[0].scheme.reposition(positions_from(model, tokens.shape[1], start), training=False)
     with replace_attend(layers, attend):
         forward_from(model, tokens, start)
-    return found
+    return errors

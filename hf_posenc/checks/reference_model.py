@@ -37,7 +37,7 @@ def forward_from(model: PreTrainedModel, tokens: Tensor, start: int) -> Tensor:
 
 @contextmanager
 def use_reference_attention(model: nn.Module, positions: Tensor) -> Iterator[list[ReferenceTerms]]:
-    """In the block, compute every patched layer by `attention_output`, for one text at ``positions [1, token]``.
+    """Inside the block, compute every patched layer by `attention_output`, for one text at ``positions [1, token]``.
 
     Yields a list to which each layer appends the terms of its scheme.
     """
@@ -56,7 +56,7 @@ def use_reference_attention(model: nn.Module, positions: Tensor) -> Iterator[lis
 
 @contextmanager
 def replace_attend(layers: list[PatchedAttention], attend: Any) -> Iterator[None]:
-    """In the block, call ``attend(own, layer, …)`` instead of each layer's ``own`` method ``attend``."""
+    """Inside the block, call ``attend(own, layer, …)`` instead of each layer's method ``attend``, which is ``own``."""
     before = [dict(layer.__dict__) for layer in layers]
     for layer in layers:
         layer.__dict__["attend"] = partial(attend, layer.attend, layer)

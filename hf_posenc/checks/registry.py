@@ -16,7 +16,7 @@ from hf_posenc.errors import UnknownCheck, nearest, shown
 P = ParamSpec("P")
 SHORT_TRAINED_LENGTH = 16  # brings every boundary of a scheme within a few dozen tokens
 
-Measured = tuple[float, str]  # the value of a check, and words for where it is
+Measured = tuple[float, str]  # the value of a check, and a description of its location
 CheckFunction = Callable[Concatenate[Case, P], Measured]
 
 
@@ -34,7 +34,7 @@ class Check:
         slow: the default test run measures it on one scheme for each set of hooks only; the full run on all.
         needs_name: stores the scheme's name, so the scheme must be registered.
         package: name of an optional package without which the check cannot run.
-        trained_length: of the scheme that `check_scheme` measures, at most; None for the lengths that were asked for.
+        trained_length: upper limit of the trained length in `check_scheme`; None to keep the lengths of the patch.
     """
 
     name: str
@@ -77,9 +77,9 @@ def register_check(name: str, **properties: Any) -> Callable[[CheckFunction[P]],
     return decorate
 
 
-def worst(found: Iterable[tuple[Any, ...]]) -> Measured:
-    """The largest of several measured values, each with words for where it is; NaN counts as the largest."""
-    value, *where = max(found, key=lambda one: (math.isnan(one[0]), one[0]))
+def worst(deviations: Iterable[tuple[Any, ...]]) -> Measured:
+    """The largest of several measured values, with its location; NaN counts as the largest."""
+    value, *where = max(deviations, key=lambda deviation: (math.isnan(deviation[0]), deviation[0]))
     return value, ", ".join(where)
 
 
@@ -99,10 +99,10 @@ def applicable_checks(case: Case, *, copies: bool = True, names: Iterable[str] |
 
 
 def check_named(name: str) -> Check:
-    """The check of a name.
+    """The check called ``name``.
 
     Raises:
-        UnknownCheck: there is none.
+        UnknownCheck: no check has this name.
     """
     if name not in CHECKS:
         known = ", ".join(CHECKS)
@@ -116,7 +116,7 @@ def assert_passes(name: str, case: Case) -> None:
     A check that does not apply to the case is no pass: pytest and unittest report it as skipped.
 
     Raises:
-        AssertionError: the deviation, where it is largest, and the command that measures it again.
+        AssertionError: the check fails; the message has the deviation, its location and the command that repeats it.
         unittest.SkipTest: the check does not apply.
     """
     if not CHECKS[name].applies_to(case):

@@ -39,10 +39,9 @@ def check_scheme(
 ) -> list[Deviation]:
     """Measure every check that applies to a scheme on a model, and restore the model.
 
-    The patch is first applied exactly as asked, so that whatever `hf_posenc.patch_model` refuses is refused here. Most
-    checks test the boundaries of a scheme, wherever these are: they run on a few dozen tokens, with the scheme built
-    for a short trained length (an attribute of `Check`) and the same factor, or for the lengths asked for if its
-    options do not allow that.
+    The patch is first applied exactly as requested, so `hf_posenc.patch_model` can refuse it. Most checks then run on a
+    few dozen tokens: they build the scheme for a short trained length (an attribute of `Check`) and the same factor, so
+    its boundaries lie within these tokens. If the scheme's options do not allow that, the requested lengths stay.
 
     Args:
         model: a supported model on any device, or anything that `hf_posenc.from_pretrained` loads.
@@ -81,7 +80,7 @@ check = check_scheme  # the name of the command
 
 
 def _measure(check: Check, case: Case) -> Deviation:
-    """Run a check; an exception is an infinite deviation, since the patch itself was accepted."""
+    """Run a check; an exception counts as an infinite deviation, because the patch itself was accepted."""
     try:
         return check(case)
     except Exception as error:
@@ -121,9 +120,9 @@ def longest_case(model: str | PreTrainedModel, scheme: SchemeSpec, **options: An
 
 def cases(*schemes: SchemeSpec) -> list[Case]:
     """Cases of these schemes (default: all registered) on every tiny model for which they are defined."""
-    found = []
+    defined = []
     for scheme in schemes or [record.name for record in list_schemes()]:
         for model in TINY_MODELS:
             with suppress(SchemeNotDefined):
-                found.append(longest_case(model, scheme))
-    return found
+                defined.append(longest_case(model, scheme))
+    return defined

@@ -1,9 +1,9 @@
 """Checks of shifts: outputs at shifted positions agree with the scheme's claim and with its formula.
 
-What a scheme claims is read from its terms: that only distances matter, that absolute positions matter, or neither.
-Rotations and biases of distance (`ToeplitzBias`) claim the first by construction; remapped positions and bands claim
-it if they are equal for a shifted text. Embeddings and position tables claim the second. Scales and content biases
-claim neither.
+The terms of a scheme determine its claim: only distances matter, absolute positions matter, or neither. Rotations and
+biases of distance (`ToeplitzBias`) claim that only distances matter. Remapped positions and bands claim the same if
+they are equal for a shifted text. Embeddings and position tables claim that absolute positions matter. Scales and
+content biases claim neither.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hf_posenc.patching.reference_attention import ReferenceTerms, in_band
 from hf_posenc.schemes.base import implements
 
 Claim = Literal["distance", "position"] | None
-TOLERANCE = 1e-4  # of positions, terms of which are equal for a shifted text
+TOLERANCE = 1e-4  # largest difference in positions between equal terms of a text and the shifted text
 MIN_LOG_WEIGHT = math.log(1e-6)  # smaller attention weights are zeros or rounding errors
 
 
@@ -48,10 +48,10 @@ def shifted_positions_match_claim(case: Case) -> Measured:
         tokens = random_tokens(model, shiftable_length(case, model))
         claim, starts = claim_and_shifts(case, model, tokens)
         unshifted = forward_from(model, tokens, 0)
-        found = [(*shift_deviation(model, tokens, unshifted, start, claim), f"shifted by {start}") for start in starts]
+        measured = [(*shift_deviation(model, tokens, unshifted, n, claim), f"shifted by {n}") for n in starts]
         if claim == "position":
-            found += [(*missing_effect(model, tokens, unshifted, start), f"shifted by {start}") for start in starts]
-    return worst(found or [(0.0, "no token", "no position is left")])
+            measured += [(*missing_effect(model, tokens, unshifted, n), f"shifted by {n}") for n in starts]
+    return worst(measured or [(0.0, "no token", "no position is left")])
 
 
 @register_check("distance", needs_determinism=True, slow=True)
@@ -77,7 +77,7 @@ def shiftable_length(case: Case, model: PreTrainedModel) -> int:
 
 
 def claim_and_shifts(case: Case, model: PreTrainedModel, tokens: Tensor) -> tuple[Claim, list[int]]:
-    """The scheme's claim, and the start positions it was read from: small enough for exact arithmetic."""
+    """The scheme's claim, and the start positions it was derived from: small enough for exact arithmetic."""
     end = position_limit(model)
     last = 4 * case.trained_length + 3 if end is None else end - tokens.shape[1]
     starts = [start for start in sorted({1, 17, last}) if 0 < start <= last]
@@ -113,7 +113,7 @@ def first_layer_weights(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     recorded: list[Tensor] = []
 
     def attend(own: Any, layer: PatchedAttention, *call: Any, host: dict[str, Any], **keywords: Any) -> AttentionOutput:
-        # Asked for as well, as some models compute by one backend only.
+        # Models with a single backend return weights only on this request.
         output, weights = own(*call, host={**host, "output_attentions": True}, **keywords)
         recorded.append(weights)
         return output, weights
@@ -160,7 +160,7 @@ def _same_up_to_shift(one: ReferenceTerms, two: ReferenceTerms) -> bool:
     if one.terms.row_rotation is not None or (rotation is not None and rotation.axes is not None):
         return False
     if implements(one.scheme, "query_scale") or implements(one.scheme, "row_scale"):
-        return False  # piecewise constant scales may be equal at the offsets that were tried
+        return False  # piecewise constant scales may be equal at the tried offsets
     if any(isinstance(bias, BlockBias) for bias in one.terms.bias) or one.terms.values:
         return False
     return all(_equal(x, y) for x, y in zip(_position_tensors(one), _position_tensors(two), strict=True))
@@ -173,15 +173,15 @@ def _position_tensors(ref: ReferenceTerms) -> list[Tensor]:
     ordered = query >= key if ctx.causal else torch.ones_like(query - key, dtype=torch.bool)
     rotation = ref.scheme.rotation()
     decays = rotation is not None and bool(rotation.decay)
-    found = [in_band(terms.visible, query, key) & ordered]
+    tensors = [in_band(terms.visible, query, key) & ordered]
     for region in terms.regions:
-        mine = in_band(region.band, query, key) & ordered
+        band = in_band(region.band, query, key) & ordered
         distance = region.query_at(query) - region.key_at(key)
         decay_steps = region.query_decay_steps(query) + region.key_decay_steps(key)
-        found += [mine, distance.double() * mine, decay_steps.double() * mine * decays]
+        tensors += [band, distance.double() * band, decay_steps.double() * band * decays]
     for bias in terms.bias:
-        found += [bias.values[..., None, :] - bias.values[..., None]] if isinstance(bias, KeyBias) else []
-    return found
+        tensors += [bias.values[..., None, :] - bias.values[..., None]] if isinstance(bias, KeyBias) else []
+    return tensors
 
 
 def _equal(one: Tensor, two: Tensor) -> bool:

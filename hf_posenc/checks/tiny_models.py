@@ -1,8 +1,8 @@
-"""Tiny models on which a failing check shows.
+"""Tiny models with uneven attention, so errors of positions change their outputs.
 
-A freshly initialised transformer attends almost uniformly: even rotation frequencies that are wrong in the cache move
-its logits by only a thousandth. Here weights are scaled so that attention scores have a standard deviation of about 3
-and logits of about 1, as in trained models.
+A freshly initialised transformer attends almost uniformly: even wrong rotation frequencies in the cache move its logits
+by only a thousandth. Here weights are scaled: attention scores have a standard deviation of about 3, and logits of
+about 1, as in trained models.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _draw(weight: Tensor, deviation: float) -> None:
 
 @lru_cache(maxsize=16)
 def tiny_template(name: str) -> PreTrainedModel:
-    """The tiny model that `tiny_model` copies: to look at, and not to change."""
+    """The shared tiny model that `tiny_model` copies; read it, but do not change it."""
     with drawn_from(0):
         model = TINY_MODELS[name]().eval()
         sharpen_attention(model)

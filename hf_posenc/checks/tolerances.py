@@ -124,9 +124,9 @@ class Deviation:
         check: name of the check.
         value: the largest deviation, in units of the check; NaN if a result was not finite.
         tolerance: the largest value that counts as rounding.
-        where: location of the largest deviation, in words.
+        where: description of the location of the largest deviation.
         command: shell command that measures it again.
-        traceback: of what the check raised; empty where it measured a value.
+        traceback: traceback of an exception in the check; empty if it measured a value.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""Checks of training: parameters get gradients, which are those of difference quotients and survive checkpointing."""
+"""Checks of training: gradients are finite, equal difference quotients, and stay equal under checkpointing."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def checkpointing_changes_no_gradient(case: Case, reentrant: bool = False) -> Me
     with case.patched() as model:
         length = case.clip_length(2 * case.trained_length + 6, model)
         model.train()  # transformers checkpoints in training mode only
-        plain = gradients(model, length)
+        stored = gradients(model, length)
         enable_checkpointing(model, reentrant)
         recomputed = gradients(model, length, backward=True)
-    return max_gradient_deviation(plain, recomputed)
+    return max_gradient_deviation(stored, recomputed)
 
 
 def max_gradient_deviation(one: dict[str, Tensor | None], two: dict[str, Tensor | None]) -> tuple[float, str]:
@@ -107,20 +107,21 @@ def gradients_match_finite_differences(case: Case) -> Measured:
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         learned = {n: w for n, w in model.named_parameters() if "posenc." in n and w.requires_grad}
-        found = _deviations(model, tokens, learned) if learned else [(0.0, "no parameter: none is learned")]
-    return worst(found)
+        measured = _deviations(model, tokens, learned) if learned else [(0.0, "no parameter: none is learned")]
+    return worst(measured)
 
 
 def _deviations(model: nn.Module, tokens: Tensor, learned: dict[str, nn.Parameter]) -> list[tuple[float, str]]:
+    """Relative error of the gradient of each learned parameter, with its name."""
     weights = list(learned.values())
     computed = torch.autograd.grad(_loss(model, tokens), weights, allow_unused=True)
     gradients = [torch.zeros_like(w) if g is None else g for w, g in zip(weights, computed, strict=True)]
-    found = []
+    deviations = []
     largest = max(float(gradient.norm()) for gradient in gradients)
     for (name, weight), gradient in zip(learned.items(), gradients, strict=True):
         error = max(_directional_error(model, tokens, weight, gradient, seed) for seed in range(DIRECTIONS))
-        found.append((error / max(float(gradient.norm()), MIN_RELATIVE_NORM * largest, MIN_NORM), name))
-    return found
+        deviations.append((error / max(float(gradient.norm()), MIN_RELATIVE_NORM * largest, MIN_NORM), name))
+    return deviations
 
 
 def _directional_error(model: nn.Module, tokens: Tensor, weight: Tensor, gradient: Tensor, seed: int) -> float:

@@ -19,29 +19,30 @@ from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plugins import import_file
 
 WAIT_PASSIVELY = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
-"""Waiting OpenMP threads give their core away; by default they spin, and slow other processes down."""
+"""Make waiting OpenMP threads yield their core; by default they spin, and slow down other processes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit; ``--debug`` and ``--import FILE`` may stand at any place."""
-    for name, value in WAIT_PASSIVELY.items():  # read when torch is loaded
+    """Run the command line and exit; ``--debug`` and ``--import FILE`` may stand anywhere in it."""
+    for name, value in WAIT_PASSIVELY.items():  # OpenMP reads them when torch is loaded
         os.environ.setdefault(name, value)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # until the process ends
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debugging = DEBUG in words
     with stoppable():
         from hf_posenc.cli.app import app
         from hf_posenc.cli.errors import end, plain_warnings
 
         try:
             with plain_warnings(), explained_imports():
-                words, files = separated(given)
+                words, files = separated(words)
                 for file in files:
                     import_file(file)
-                app(args=words, prog_name="hf-posenc", obj={DEBUG: DEBUG in given})
+                app(args=words, prog_name="hf-posenc", obj={DEBUG: debugging})
         except (Exception, KeyboardInterrupt) as error:
-            if DEBUG in given:
+            if debugging:
                 raise
             end(error)
 
@@ -60,7 +61,7 @@ def stoppable() -> Iterator[None]:
         received.append(number)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -68,5 +69,5 @@ def stoppable() -> Iterator[None]:
             sys.exit(128 + received[0])
         raise
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

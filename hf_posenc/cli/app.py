@@ -67,21 +67,21 @@ demo --quick --out results/quick
 env
 env --json
 """
-"""Examples in the help of each command, which is the first word of a line."""
+"""Examples for the help of the commands; the first word of a line names the command."""
 
 LAST = ("Output", "Options")
-"""Headings that come last; the second is that of options without a heading."""
+"""Headings that come last in the help; options without a heading come under the second."""
 VALUES = {"int": "N", "integer": "N", "float": "NUMBER", "path": "PATH"}
-"""Type of a value as Typer writes it → what stands for it in the help; ``TEXT`` for any other."""
+"""Placeholders in the help by Typer's name of the type; other types are ``TEXT``."""
 TYPE = re.compile(r"(?<= )<?(?:list\[)?(str|text|int|integer|float|path)(?: range)?\]?>?$", re.IGNORECASE)
 RANGE = re.compile(r"(\S+)<=x<=(\S+?)(?=[\];])")
 AT_LEAST = re.compile(r"x>=(?=\d)")
 
 
 class Command(TyperCommand):
-    """A command with its options under headings in ``--help``: what Typer calls their ``rich_help_panel``.
+    """Command whose ``--help`` shows options under headings, the ``rich_help_panel`` of each.
 
-    Typer prints headings with rich only, whose import would double the response time.
+    Typer shows headings only with rich, and importing rich would double the response time.
     """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -97,19 +97,19 @@ class Command(TyperCommand):
                 formatter.write_dl(sections[heading])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of the command line."""
+        """Parse the words of the command line, and refuse an option that is given twice but takes one value."""
         if args and not ctx.resilient_parsing:
             _, _, order = self.make_parser(ctx).parse_args(args=list(args))
             for parameter, times in Counter(order).items():
-                several = not isinstance(parameter, TyperOption) or parameter.multiple or parameter.is_flag
-                if times > 1 and not several:
+                repeatable = not isinstance(parameter, TyperOption) or parameter.multiple or parameter.is_flag
+                if times > 1 and not repeatable:
                     raise BadArgument(f"{parameter.opts[0]} is given {times} times and takes one value. Pass it once.")
         return super().parse_args(ctx, args)
 
 
 def in_plain_words(names: str, text: str) -> tuple[str, str]:
-    """A line of the help without the types of a programming language."""
-    names = TYPE.sub(lambda found: VALUES.get(found[1].lower(), "TEXT"), names)
+    """Replace types and ranges in a line of the help by plain words."""
+    names = TYPE.sub(lambda match: VALUES.get(match[1].lower(), "TEXT"), names)
     return names, AT_LEAST.sub("at least ", RANGE.sub(r"\1 to \2", text))
 
 
@@ -123,8 +123,8 @@ def examples(*lines: str) -> str:
 
 
 for name, function in COMMANDS.items():
-    own = [line for line in EXAMPLES.splitlines() if line.split()[:1] == [name]]
-    app.command(name, cls=Command, epilog=examples(*own))(function)
+    lines = [line for line in EXAMPLES.splitlines() if line.split()[:1] == [name]]
+    app.command(name, cls=Command, epilog=examples(*lines))(function)
 
 
 def version(requested: bool) -> None:

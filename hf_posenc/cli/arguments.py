@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODEL, MEASUREMENT, OUTPUT = "Model and scheme", "Measurement", "Output"
 """Headings of options in the help."""
 MOST_THREADS = 1024
-"""OpenMP ends the process where the system has no room for more."""
+"""OpenMP aborts the process if the system cannot create as many threads."""
 
 of_model = partial(Option, rich_help_panel=MODEL)
 of_measurement = partial(Option, rich_help_panel=MEASUREMENT)
@@ -51,13 +51,13 @@ Factor = Annotated[
 ]
 
 
-def in_tokens(parameter: CallbackParam, given: str | None) -> int | None:
-    """Parse a length: ``4096`` or ``4k`` tokens."""
-    return None if given is None else tokens(given, parameter.opts[0])
+def in_tokens(parameter: CallbackParam, text: str | None) -> int | None:
+    """Parse a length in tokens: ``4096`` or ``4k``."""
+    return None if text is None else tokens(text, parameter.opts[0])
 
 
 def length_option(*names: str, help: str, heading: str | None = None) -> Any:
-    """An option that takes a length in tokens."""
+    """Build an option that takes a length in tokens."""
     return Option(*names, metavar="TOKENS", parser=str, callback=in_tokens, help=help, rich_help_panel=heading)
 
 
@@ -76,12 +76,12 @@ TrustTasks = Annotated[
 
 
 def floating_dtype(name: str | None) -> str | None:
-    """Check ``--dtype``."""
+    """Check that ``--dtype`` names a floating-point dtype of torch."""
     if name not in (None, "auto"):
         import torch
 
-        found = getattr(torch, name, None)
-        if not (isinstance(found, torch.dtype) and found.is_floating_point):
+        dtype = getattr(torch, name, None)
+        if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise BadArgument(f"--dtype takes a floating data type of torch, got {name!r}. Write for example bfloat16.")
     return name
 
@@ -97,54 +97,54 @@ Dtype = Annotated[
 Device = Annotated[str | None, of_model(metavar="DEVICE", help="cpu, cuda, cuda:1; default: CUDA if available.")]
 
 REMOVED = "The checkpoint carries scheme {}, which was removed first."
-DISPLAY_OPTIONS = ("as_json",)  # change how results are shown, not what is computed
-FILE = "config"  # whose values a command names itself, so that it repeats without the file
+DISPLAY_OPTIONS = ("as_json",)  # they change the output, not the results
+FILE = "config"  # `command_line` writes the values of the file instead
 
 
-def model_named(given: str, base: str | None = None) -> ModelName:
-    """Resolve ``--model`` and ``--base``; errors are those of `ModelName.of`."""
+def model_named(name: str, base: str | None = None) -> ModelName:
+    """Resolve ``--model`` and ``--base``; raises as `ModelName.of`."""
     from hf_posenc.checkpoints.model_name import ModelName
 
-    return ModelName.of(given) if base is None else ModelName.of(base, adapter=given)
+    return ModelName.of(name) if base is None else ModelName.of(base, adapter=name)
 
 
 def loading_of(named: ModelName, dtype: str | None) -> dict[str, Any]:
-    """The arguments of `hf_posenc.from_pretrained` that load a model in the data type asked for.
+    """Return the arguments of `hf_posenc.from_pretrained` for a model and ``--dtype``.
 
-    A local folder is named in full: an adapter that is trained on the model stores this name, and is found from
-    everywhere.
+    A local folder becomes an absolute path: an adapter trained on the model stores this name, and must find the model
+    from any working directory.
     """
     path = os.path.abspath(named.model) if os.path.isdir(named.model) else named.model
     return {"name_or_path": path, "peft_adapter": named.adapter, "dtype": dtype_of(named, dtype), **named.hub}
 
 
-def dtype_of(named: ModelName, given: str | None) -> str:
-    """Resolve ``--dtype``: as given, else as stored; starters are stored in half precision and run in float32."""
-    return given or named.dtype or "auto"
+def dtype_of(named: ModelName, dtype: str | None) -> str:
+    """Resolve ``--dtype``: the given one, else float32 for starters, else the stored one (``auto``)."""
+    return dtype or named.dtype or "auto"
 
 
 def is_debugging(context: Context) -> bool:
-    """Whether ``--debug`` is given, which `hf_posenc.cli.main` takes out of the words of the command."""
+    """Whether ``--debug`` was given; `hf_posenc.cli.main` parses it for all commands."""
     return bool(context.obj and context.obj[DEBUG])
 
 
 def is_given(context: Context, name: str) -> bool:
-    """Whether a parameter of a command has its value from the command line."""
+    """Whether a parameter was set on the command line, and not by a default or a file."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def check_unread(context: Context, names: Collection[str], why: str) -> None:
-    """Refuse options on the command line that others leave without effect."""
+    """Refuse options on the command line that have no effect beside others; ``why`` ends the message."""
     for parameter in context.command.params:
         if parameter.name in names and is_given(context, str(parameter.name)):
             raise BadArgument(f"{parameter.opts[0]} {why}")
 
 
 def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str, Any]:
-    """Parse ``["window=128", "ramp=dim"]``, and check the options against the scheme before any model is loaded.
+    """Parse ``["window=128", "ramp=dim"]``, and check the options against the scheme before a model is loaded.
 
-    A value that parses as JSON is that value; any other is text. Every scheme takes ``trained_length``.
+    A value is JSON if it parses as JSON, otherwise text. Every scheme takes ``trained_length``.
     """
     options: dict[str, Any] = {}
     for word in words or ():
@@ -157,18 +157,18 @@ def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str,
 
         plan(scheme, {name: value for name, value in options.items() if name != "trained_length"})
     elif options:
-        raise BadArgument(f"--option {next(iter(options))} needs a scheme, and none is named. Pass --scheme as well.")
+        raise BadArgument(f"--option {next(iter(options))} needs a scheme. Pass --scheme as well.")
     return options
 
 
-def words_of(given: Sequence[str] | None) -> list[str]:
+def words_of(values: Sequence[str] | None) -> list[str]:
     """Split repeated, comma-separated values: ``["256,512", "1024"]`` is three words."""
-    return [word.strip() for text in given or () for word in text.split(",") if word.strip()]
+    return [word.strip() for value in values or () for word in value.split(",") if word.strip()]
 
 
-def whole_numbers(option: str, given: Sequence[str] | None, least: int = 1) -> list[int]:
-    """Parse comma-separated integers that are not below ``least``."""
-    words = words_of(given)
+def whole_numbers(option: str, values: Sequence[str] | None, least: int = 1) -> list[int]:
+    """Parse comma-separated integers of at least ``least``."""
+    words = words_of(values)
     for word in words:
         if not (word.isascii() and word.isdigit() and int(word) >= least):
             example = "256,512" if least else "0,1"
@@ -178,9 +178,9 @@ def whole_numbers(option: str, given: Sequence[str] | None, least: int = 1) -> l
     return [int(word) for word in words]
 
 
-def lengths_of(option: str, given: Sequence[str] | None) -> list[int]:
-    """Parse comma-separated lengths: ``["4k,8k", "16384"]`` is three."""
-    return [tokens(word, option) for word in words_of(given)]
+def lengths_of(option: str, values: Sequence[str] | None) -> list[int]:
+    """Parse comma-separated lengths: ``["4k,8k", "16384"]`` is three lengths."""
+    return [tokens(word, option) for word in words_of(values)]
 
 
 def command_line(context: Context) -> str:
@@ -188,8 +188,8 @@ def command_line(context: Context) -> str:
     words = [*program(), str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
-        unsaid = value in (None, [], ()) or str(value) == str(parameter.default)
-        if unsaid or parameter.name in (*DISPLAY_OPTIONS, FILE):
+        is_default = value in (None, [], ()) or str(value) == str(parameter.default)
+        if is_default or parameter.name in (*DISPLAY_OPTIONS, FILE):
             continue
         for single in value if isinstance(value, (list, tuple)) else [value]:
             name = [parameter.opts[0]] if parameter.param_type_name == "option" else []

@@ -21,10 +21,10 @@ WRONG_FILES = (
     errors.CannotImport, errors.FolderUnusable, errors.ModelNotFound, eval_errors.StoreUnreadable,
     eval_errors.UntrustedTask,
 )  # fmt: skip
-"""Errors of the kind that Python has for files, where another command line is needed."""
+"""Errors about files that only another command line can avoid."""
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 IN_RUST = re.compile(r"\(os error (\d+)\)")
-CUT_SHORT = re.compile(r"\d+ requested and \d+ written|problem writing element \d+ to file")  # numpy's, of a full disk
+CUT_SHORT = re.compile(r"\d+ requested and \d+ written|problem writing element \d+ to file")  # numpy, disk full
 
 
 def end(error: BaseException) -> NoReturn:
@@ -36,14 +36,14 @@ def end(error: BaseException) -> NoReturn:
 
 
 def is_usage(error: BaseException) -> bool:
-    """Whether an option, a scheme or a file is wrong; every other error is a failure."""
+    """Whether an option, a scheme or a file is wrong; any other error is a failure."""
     return isinstance(error, WRONG_FILES) or (
         isinstance(error, errors.PosEncError) and isinstance(error, (ValueError, TypeError))
     )
 
 
 def was_interrupted(error: BaseException | None) -> bool:
-    """Whether an interrupt caused an error: transformers reports one during its imports as a missing package."""
+    """Whether an interrupt caused the error: during its imports, transformers reports it as a missing package."""
     return error is not None and (
         isinstance(error, KeyboardInterrupt) or was_interrupted(error.__cause__) or was_interrupted(error.__context__)
     )
@@ -56,38 +56,38 @@ def message_of(error: BaseException) -> str:
     first = errors.first_line(error)
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name or 'A package'} is not installed. pip install 'hf-posenc[all]'"
-    if isinstance(error, ImportError):  # raised by transformers for a package that a checkpoint needs
-        return f"{first}. Install it, or choose a model that does without."
+    if isinstance(error, ImportError):  # transformers, for a package that a checkpoint needs
+        return f"{first}. Install it, or choose another model."
     if (number := errno_of(error)) in DISK_FULL:
         return f"{os.strerror(number)}. Free some space and run the same command again; existing files are unchanged."
-    if isinstance(error, OSError):  # of the file system; or of transformers and the hub, for a model
+    if isinstance(error, OSError):  # from the file system, or from transformers and the hub
         where = f": {error.filename}" if error.filename else ""
         return f"{first}{where}. Check the name or path; --debug shows the whole error."
     return (
-        f"{type(error).__name__}: {first}. If this looks like a bug, report what --debug shows, and what "
-        "`hf-posenc env` says."
+        f"{type(error).__name__}: {first}. If this looks like a bug, report the output of --debug and of "
+        "`hf-posenc env`."
     )
 
 
 def errno_of(error: BaseException) -> int:
-    """Return the ``errno`` of an error, also where safetensors or numpy say it in words; 0 where there is none."""
+    """Return the ``errno`` of an error, parsed from the text of errors of safetensors and numpy; 0 if there is none."""
     if CUT_SHORT.match(str(error)):
         return errno.ENOSPC
-    found = IN_RUST.search(str(error))
-    return (int(found[1]) if found else getattr(error, "errno", None)) or 0
+    match = IN_RUST.search(str(error))
+    return (int(match[1]) if match else getattr(error, "errno", None)) or 0
 
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
     """Show warnings of this package on stderr as remarks, without the line of code that raised them."""
     with warnings.catch_warnings():
-        before = warnings.showwarning
+        show_other = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if category.__module__.startswith("hf_posenc"):
                 output.note(f"Warning: {message}")
             else:
-                before(message, category, *where)
+                show_other(message, category, *where)
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield

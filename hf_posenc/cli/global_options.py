@@ -1,4 +1,4 @@
-"""``--debug`` and ``--import FILE``, which may stand at any place of a command line."""
+"""``--debug`` and ``--import FILE``, which may stand anywhere in a command line."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ IMPORT = "--import"
 
 
 def separated(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of a command without both options, and the Python files to import."""
-    left, files, rest = [], [], iter(words)
-    for word in rest:
+    """Split the command line into the words of the command and the Python files to import; drop ``--debug``."""
+    command, files, remaining = [], [], iter(words)
+    for word in remaining:
         if word == IMPORT:
-            file = next(rest, None)
+            file = next(remaining, None)
             if file is None:
                 raise BadArgument(f"{IMPORT} takes a Python file. Write for example {IMPORT} my_scheme.py.")
             files.append(file)
         elif word.startswith(f"{IMPORT}="):
             files.append(word.removeprefix(f"{IMPORT}="))
         elif word != DEBUG:
-            left.append(word)
-    return left, files
+            command.append(word)
+    return command, files
 
 
 def program() -> list[str]:
-    """The first words of a command that goes on from this one."""
+    """Return the first words of a follow-up command: the program, and the files this one imported."""
     return ["hf-posenc", *(word for file in imported_files() for word in (IMPORT, file))]
 
 

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-PIPED_WIDTH = 200  # columns of a table where stdout is no terminal
-FIRST_PAUSE, LONGEST_PAUSE = 5, 60  # seconds between lines of progress where there is no terminal
-ENOUGH = 0.05  # share of the work after which the time left is told: a few steps say little, and the first are slow
+PIPED_WIDTH = 200  # width of a table in characters if stdout is not a terminal
+FIRST_PAUSE, LONGEST_PAUSE = 5, 60  # seconds between lines of progress without a terminal
+ENOUGH = 0.05  # share of the work before the time left is estimated: the first steps are slow
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 QUIET_VARIABLES = ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
 
 
 def show_json(value: Any) -> None:
-    """Write ``value`` as JSON, in ASCII, which every terminal encoding can represent."""
+    """Write ``value`` as JSON in ASCII, which every terminal encoding can represent."""
     sys.stdout.write(SECRET.sub("hf_", json.dumps(value, indent=1, default=str)) + "\n")
     sys.stdout.flush()
 
@@ -49,26 +49,26 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     from rich.table import Table
     from rich.text import Text
 
-    to, kept = console(sys.stdout), [tuple(row) for row in rows]
-    lines = [[printable(column) for column in columns], *([cell_text(cell) for cell in row] for row in kept)]
-    padding, widths = fitting_widths(lines, to.width)
+    target, cells = console(sys.stdout), [tuple(row) for row in rows]
+    lines = [[printable(column) for column in columns], *([cell_text(cell) for cell in row] for row in cells)]
+    padding, widths = fitting_widths(lines, target.width)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding))
     for number, (column, width) in enumerate(zip(lines[0], widths, strict=True)):
-        numeric = bool(kept) and all(
-            isinstance(row[number], (int, float)) and not isinstance(row[number], bool) for row in kept
+        numeric = bool(cells) and all(
+            isinstance(row[number], (int, float)) and not isinstance(row[number], bool) for row in cells
         )
         table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold", width=width)
     for line in lines[1:]:
         table.add_row(*map(Text, line))
-    if title is not None:  # a title of the table's own would be folded at the width of a narrow table
-        to.print(Text(printable(title), style="italic"))
-    to.print(table)
+    if title is not None:  # rich would wrap a title inside the table at the width of a narrow table
+        target.print(Text(printable(title), style="italic"))
+    target.print(table)
 
 
 def fitting_widths(lines: Sequence[Sequence[str]], room: int) -> tuple[int, list[int | None]]:
-    """Return the padding and the widths of a table's columns: in a narrow terminal, the longest words alone are broken.
+    """Return padding and column widths of a table that breaks as few words as possible in a narrow terminal.
 
-    A width of None is left to rich.
+    None leaves the width of a column to rich.
     """
     from rich.cells import cell_len
 
@@ -98,7 +98,7 @@ def fail(message: str) -> None:
 
 @contextmanager
 def other_bars_off() -> Iterator[None]:
-    """Switch the progress bars of transformers off."""
+    """Switch the progress bars of transformers off inside the block."""
     from transformers import logging
 
     were_on = logging.is_progress_bar_enabled()
@@ -112,9 +112,9 @@ def other_bars_off() -> Iterator[None]:
 
 @contextmanager
 def progress() -> Iterator[OpenProgressCallback]:
-    """Show a single progress bar on stderr; without a terminal, one line a minute.
+    """Show one progress bar on stderr, or without a terminal at most one line per minute.
 
-    Nothing is shown where the environment asks for silence.
+    Nothing is shown if one of `QUIET_VARIABLES` is set.
     """
     with other_bars_off():
         if any(os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIET_VARIABLES):
@@ -123,7 +123,7 @@ def progress() -> Iterator[OpenProgressCallback]:
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
             from rich.table import Column
 
-            room = Column(no_wrap=True, ratio=1, overflow="ellipsis")  # a long text leaves the times their room
+            room = Column(no_wrap=True, ratio=1, overflow="ellipsis")  # a long text must not hide the times
             doing_column = TextColumn("{task.description}", markup=False, table_column=room)
             left_column = TextColumn("{task.fields[left]}", markup=False)
             columns = doing_column, BarColumn(16), TaskProgressColumn(), TimeElapsedColumn(), left_column
@@ -141,17 +141,17 @@ def progress() -> Iterator[OpenProgressCallback]:
 
 
 class TimeLeft:
-    """The time left of work that reports its share; it begins anew with work that has less done."""
+    """Estimate the time left from the share done; the estimate restarts when the share falls."""
 
     def __init__(self) -> None:
         self.since, self.first = 0.0, 0.0
         self.last: float | None = None
 
     def __call__(self, done: float | None) -> str:
-        """Return the time left in words; empty where too little is done to know it, or all."""
-        now, before, self.last = time.monotonic(), self.last, done
-        if done is None or before is None or done < before or done <= self.first:
-            self.since, self.first = now, done or 0.0  # loading, before the first step, tells nothing of the steps
+        """Return the time left in words; empty if the share is too small for an estimate, or if all is done."""
+        now, previous, self.last = time.monotonic(), self.last, done
+        if done is None or previous is None or done < previous or done <= self.first:
+            self.since, self.first = now, done or 0.0  # the time before the first step does not count
             return ""
         if done - self.first < ENOUGH or done >= 1:
             return ""
@@ -159,9 +159,9 @@ class TimeLeft:
 
 
 class ProgressLines:
-    """Progress as lines of text, for log files: often at first, at most one a minute later, and the last of each part.
+    """Progress as lines of text, for log files: first every few seconds, later at most one per minute.
 
-    A part ends where the share becomes known or unknown, or falls.
+    The last line of each part is always written. A part ends when the share becomes known or unknown, or falls.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -169,9 +169,9 @@ class ProgressLines:
         self.left = TimeLeft()
 
     def __call__(self, done: float | None, doing: str) -> None:
-        """Write a line with the share done and the time left, unless the last one was written a short time ago."""
-        before, now = self.left.last, time.monotonic()
-        if before != done and (done is None or before is None or done < before):
+        """Write a line with the share done and the time left, unless a line was just written."""
+        previous, now = self.left.last, time.monotonic()
+        if previous != done and (done is None or previous is None or done < previous):
             self.close()
         self.unwritten = printable(doing)
         if done is not None:
@@ -183,7 +183,7 @@ class ProgressLines:
             self.close()
 
     def close(self) -> None:
-        """Write the last line, if it was not: of a log, it says how far the work came."""
+        """Write the last line if it was held back, so that a log shows how far the work came."""
         if self.unwritten:
             self.stream.write(f"{self.unwritten}\n")
             self.stream.flush()
@@ -191,15 +191,15 @@ class ProgressLines:
 
 
 def console(stream: TextIO) -> Console:
-    """Create a rich console without markup, emoji codes or highlighting; plain where the stream is no terminal."""
+    """Create a rich console without markup, emoji codes or highlighting."""
     from rich.console import Console
 
-    wide = None if stream.isatty() else PIPED_WIDTH
-    return Console(file=stream, width=wide, markup=False, emoji=False, highlight=False, soft_wrap=False)
+    width = None if stream.isatty() else PIPED_WIDTH
+    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False, soft_wrap=False)
 
 
 def printable(text: str) -> str:
-    """Escape control characters, so that a foreign string cannot control the terminal; redact tokens of the Hub."""
+    """Escape control characters, so that foreign text cannot control the terminal; redact tokens of the Hub."""
     return SECRET.sub("hf_…", "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text))
 
 
@@ -218,7 +218,8 @@ def check_output_file(path: Path) -> None:
     """Check that an output path can be written as a regular file.
 
     Raises:
-        FolderUnusable: Its folder cannot be written to.
+        BadArgument: the path exists and is not a file.
+        FolderUnusable: the folder cannot be written to.
     """
     if path.exists() and not path.is_file():
         raise BadArgument(f"--out {str(path)!r} cannot be a file. Choose another name.")

@@ -1,6 +1,6 @@
-"""``--set NAME=VALUE``: settings of a command that have no option of their own, among them how texts are read.
+"""``--set NAME=VALUE``: settings of a command that have no option of their own, such as the column of a text.
 
-A ``--config`` file names them beside the options, or in a mapping ``set``; the command line overrides them one by one.
+A ``--config`` file sets them beside the options, or in a mapping ``set``. The command line overrides each by name.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 SOURCES = "file, folder or hub:NAME:SPLIT; may be repeated"
 LENGTHS, LISTS = ("length", "trained_length"), ("target_modules", "report_to", "eval_lengths")
-"""Settings that are tokens, such as 2k, and those that are several values with commas."""
+"""Settings that are lengths in tokens, such as 2k, and settings that are lists with commas."""
 LOADING = ("base", "batch_size")
-"""Names of ``--set`` besides the settings of a measurement."""
+"""Names of ``--set`` that affect how a model is loaded."""
 Own = TypeVar("Own", bound="Measurement")
 Text = Annotated[
     list[str] | None, of_text(help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library.")
@@ -52,11 +52,11 @@ Tasks = Annotated[
 ]
 Samples = Annotated[int | None, of_measurement(min=1, help="Windows of text at each length; default: 16.")]
 TEXT_FIELD = "text_field"
-"""A setting of how a text is read: its column in records."""
+"""Setting of a text: the column of its records."""
 
 
 def set_option(what: str, heading: str = MEASUREMENT) -> Any:
-    """The option ``--set``, with what it may set."""
+    """Build the option ``--set``; ``what`` describes the settings."""
     return Option("--set", metavar="NAME=VALUE", help=f"{what}. May be repeated.", rich_help_panel=heading)
 
 
@@ -70,25 +70,25 @@ Settings = Annotated[
 
 
 def text_sources(
-    settings: dict[str, Any], *several: Sequence[str] | None, streaming: bool = False
+    settings: dict[str, Any], *texts: Sequence[str] | None, streaming: bool = False
 ) -> list[TextSource | None]:
-    """The texts of a command that loads a model first, the first streamed or not; None in place of those not named.
+    """Check the texts of a command before a model is loaded; None for each that is not named.
 
-    The column of records is taken out of the settings, where it must take effect on one of the texts.
+    Only the first may be streamed. The column of records is removed from ``settings``; one text must have records.
     """
     from hf_posenc.errors import UnreadableDocuments
     from hf_posenc.texts import TextSource
     from hf_posenc.texts.document import TEXT
 
     field = settings.pop(TEXT_FIELD, TEXT)
-    every = TextSource.of_names([name for given in several for name in given or ()], field=field)
-    for part in every.parts:  # refused now, and not after a large model is loaded
+    all_texts = TextSource.of_names([name for names in texts for name in names or ()], field=field)
+    for part in all_texts.parts:  # refused now, not after a large model is loaded
         if isinstance(part, Path) and not os.path.exists(part.expanduser()):
             raise UnreadableDocuments(
                 f"There is no file and no folder {shown(str(part))}. Check the path; a dataset is hub:NAME."
             )
-    every.check_field()
-    sources = [TextSource.of_names(list(given)) if given else None for given in several]
+    all_texts.check_field()
+    sources = [TextSource.of_names(list(names)) if names else None for names in texts]
     return [
         source and replace(source, field=field if source.has_records else TEXT, streaming=streaming and number == 0)
         for number, source in enumerate(sources)
@@ -96,28 +96,30 @@ def text_sources(
 
 
 def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
-    """The values of ``--set`` by their names: lengths are tokens, lists have commas, any other is JSON or text."""
-    found: dict[str, Any] = {}
+    """Parse the values of ``--set`` by name: lengths in tokens, lists with commas, others as JSON or text."""
+    settings: dict[str, Any] = {}
     for word in merged_words(context):
         name, _, value = word.partition("=")
         name = name.replace("-", "_")
         if name not in known:
             raise BadArgument(
-                f"--set {word} names no setting: there is no {shown(name)}.{nearest(name, known)} "
+                f"--set {word}: there is no setting {shown(name)}.{nearest(name, known)} "
                 f"Choose one of {', '.join(known)}."
             )
         if name in LISTS:
-            several = words_of([value.strip("[]")])
-            found[name] = tuple(tokens(one, name) if name == "eval_lengths" else one.strip("\"' ") for one in several)
+            items = words_of([value.strip("[]")])
+            settings[name] = tuple(
+                tokens(item, name) if name == "eval_lengths" else item.strip("\"' ") for item in items
+            )
         elif name in LENGTHS:
-            found[name] = tokens(value, name)
+            settings[name] = tokens(value, name)
         else:
-            found[name] = value if name == TEXT_FIELD else json_or_text(value)
-    return found
+            settings[name] = value if name == TEXT_FIELD else json_or_text(value)
+    return settings
 
 
 def measured_settings(context: Context, kind: type[Own], **given: Any) -> tuple[Own, dict[str, Any]]:
-    """The settings of ``eval`` or ``compare``, and the values of ``--set`` that say how models are loaded."""
+    """Return the settings of ``eval`` or ``compare``, and the values of ``--set`` about loading models."""
     from hf_posenc.eval.catalogue import SETTINGS, check_settings_read
     from hf_posenc.eval.settings import named
 
@@ -130,14 +132,14 @@ def measured_settings(context: Context, kind: type[Own], **given: Any) -> tuple[
 
 
 def merged_words(context: Context) -> list[str]:
-    """The words of ``--set``: the command line's, and those of ``--config`` whose names it does not have.
+    """Merge the words of ``--set`` with those of ``--config``; the command line overrides by name.
 
-    They take the place of the former in the context, so that the command is written as it runs without the file.
+    The context gets the merged words, so that `command_line` repeats the command without the file.
     """
-    given = list(context.params["settings"] or ()) if is_given(context, "settings") else []
-    names = {word.partition("=")[0].replace("-", "_") for word in given}
+    typed = list(context.params["settings"] or ()) if is_given(context, "settings") else []
+    names = {word.partition("=")[0].replace("-", "_") for word in typed}
     of_file = [str(word) for word in (context.default_map or {}).get("settings") or ()]
-    words = [word for word in of_file if word.partition("=")[0].replace("-", "_") not in names] + given
+    words = [word for word in of_file if word.partition("=")[0].replace("-", "_") not in names] + typed
     for word in words:
         if not all(word.partition("=")[:2]):
             raise BadArgument(f"--set takes NAME=VALUE, got {word!r}. Write for example --set seed=1.")

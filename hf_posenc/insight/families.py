@@ -1,8 +1,8 @@
-"""What the general adapter observes of a family of models of the installed transformers, or of a checkpoint.
+"""Find out whether a family of models of the installed transformers, or a checkpoint, can be patched.
 
-A family is built from its default configuration, as a stand-in without weights of its own. One that can be observed
-is exact by two measurements (`hf_posenc.patches.general.blindness`): with its positions off nothing tells it the order
-of its tokens, and with its measured rotation put back its outputs return.
+A family is built from its default configuration, as a stand-in without trained weights. It is ``exact`` if two
+measurements hold (`hf_posenc.patches.general.blindness`): without its positions the model does not see the order of
+tokens, and with its measured rotation put back its outputs return.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ CLASSES: dict[Kind, Any] = {
 }
 
 OTHERS = (modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, modeling_auto.MODEL_MAPPING_NAMES)
-"""Classes of types without a language-model head of their own, such as those that read images as well."""
+"""Classes of model types without a language-model head, such as models that also read images."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of one family of models.
+    """Result for one family of models.
 
     Attributes:
-        model_type: as in its configuration.
-        kind: of the class that was looked at: a decoder (``causal``), an encoder with a masked-language-model head, or
+        model_type: ``model_type`` of its configuration.
+        kind: kind of the class: a decoder (``causal``), an encoder with a masked-language-model head (``masked``), or
             an encoder–decoder (``seq2seq``).
-        verdict: ``exact``; ``attention layers`` where other layers carry order too; ``refused``; or ``not built`` where
-            transformers makes no model of its default configuration.
-        detail: its rotations and tables, of both stacks where they differ; the reason, where it is refused.
-        schemes: how many are defined on it alone, of an encoder–decoder on both stacks.
+        verdict: ``exact``; ``attention layers`` if other layers also carry order; ``refused``; or ``not built`` if
+            transformers cannot build a model from its default configuration.
+        detail: its rotations and tables, for both stacks if they differ; or the reason of a refusal.
+        schemes: number of schemes that are defined on it, for an encoder–decoder on both stacks.
     """
 
     model_type: str
@@ -59,12 +59,12 @@ class Family:
 
 
 def family(model_type: str, kind: Kind) -> Family:
-    """One family, from the default configuration of its class."""
+    """Examine a family, from the default configuration of its class."""
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
         model = default_model(model_type, kind)
-    except Exception as error:  # whatever a constructor says of a configuration that nobody filled in
+    except Exception as error:  # a constructor may raise anything on a default configuration
         return Family(model_type, kind, "not built", _first_sentence(error))
     finally:
         logging.set_verbosity(level)
@@ -72,11 +72,13 @@ def family(model_type: str, kind: Kind) -> Family:
 
 
 def default_model(model_type: str, kind: Kind) -> Any:
-    """A model of the default configuration of a family, without weights of its own."""
-    named = CLASSES[kind].get(model_type) or next((names[model_type] for names in OTHERS if model_type in names), None)
-    if named is None:
-        raise UnsupportedModel(f"transformers has no model of text of the type {model_type!r}. Choose another.")
-    cls = getattr(transformers, named if isinstance(named, str) else named[0])
+    """Build a model from the default configuration of a family, without trained weights."""
+    class_name = CLASSES[kind].get(model_type) or next(
+        (names[model_type] for names in OTHERS if model_type in names), None
+    )
+    if class_name is None:
+        raise UnsupportedModel(f"transformers has no text model of type {model_type!r}. Choose another.")
+    cls = getattr(transformers, class_name if isinstance(class_name, str) else class_name[0])
     config = CONFIG_MAPPING[model_type]()
     if kind == "causal" and hasattr(config, "is_decoder"):
         config.is_decoder = True
@@ -85,7 +87,7 @@ def default_model(model_type: str, kind: Kind) -> Any:
 
 
 def one(name: str) -> list[Family]:
-    """A family by its ``model_type`` in transformers, of every kind that it has; or the family of a checkpoint.
+    """Examine a ``model_type`` of transformers, in every kind that it has, or the family of a checkpoint.
 
     Raises:
         PosEncError: there is no checkpoint of that name, or its configuration cannot be read.
@@ -105,25 +107,25 @@ def one(name: str) -> list[Family]:
 
 
 def look_at(model: Any, model_type: str, kind: Kind) -> Family:
-    """What is known of the family of a model."""
+    """Examine a model for its family."""
     try:
-        seen = geometries(model)
+        stacks = geometries(model)
     except PosEncError as error:
         return Family(model_type, kind, "refused", _first_sentence(error))
-    except Exception as error:  # whatever a forward pass of a model that nobody filled in says
+    except Exception as error:  # a forward pass may raise anything with a default configuration
         return Family(model_type, kind, "not built", f"{type(error).__name__}: {_first_sentence(error)}")
-    partly = any(geometry.mixes_otherwise for geometry in seen.values())
-    words = {name: described(geometry) for name, geometry in seen.items()}
+    partly = any(geometry.mixes_otherwise for geometry in stacks.values())
+    words = {name: described(geometry) for name, geometry in stacks.items()}
     alike = len(set(words.values())) == 1
     detail = next(iter(words.values())) if alike else " | ".join(f"{name}: {text}" for name, text in words.items())
-    return Family(model_type, kind, "attention layers" if partly else "exact", detail, len(defined_on(seen)))
+    return Family(model_type, kind, "attention layers" if partly else "exact", detail, len(defined_on(stacks)))
 
 
 def schemes_of(model_type: str) -> list[SchemeRecord]:
-    """The schemes that are defined on a family: where it has several kinds, on its encoders.
+    """Return the schemes that are defined on a family; if it has several kinds, on its encoders.
 
     Raises:
-        UnsupportedModel: transformers does not know it, or no model of text can be built of its default configuration.
+        UnsupportedModel: transformers does not know the family, or cannot build a text model from its defaults.
     """
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModel(
@@ -136,36 +138,36 @@ def schemes_of(model_type: str) -> list[SchemeRecord]:
         return defined_on(geometries(default_model(model_type, kind)))
     except PosEncError:
         raise
-    except Exception as error:  # whatever a class says of its own default configuration
+    except Exception as error:  # a class may raise anything on its default configuration
         raise UnsupportedModel(
-            f"The default configuration of {model_type!r} builds no model of text ({type(error).__name__}: {error}). "
-            "Look at a checkpoint: hf-posenc list --models --model NAME."
+            f"The default configuration of {model_type!r} builds no text model ({type(error).__name__}: {error}). "
+            "Examine a checkpoint: hf-posenc list --models --model NAME."
         ) from error
 
 
 def defined_on(stacks: Mapping[str, Geometry]) -> list[SchemeRecord]:
-    """The schemes that are defined on all stacks of a model."""
+    """Return the schemes that are defined on all stacks of a model."""
     return [record for record in list_schemes() if not any(map(record.unmet_needs, stacks.values()))]
 
 
 def geometries(model: Any) -> dict[str, Geometry]:
-    """The geometry of a model, or of each stack of an encoder–decoder.
+    """Return the geometry of a model, or of each stack of an encoder–decoder, by name.
 
     Raises:
-        PosEncError: it cannot be patched.
+        PosEncError: the model cannot be patched.
     """
-    found = {}
+    stacks = {}
     for name, part in (stacks_of(model) or {"": model}).items():
         base, adapter = base_model_of(part)
         length = adapter.trained_length(base.config)
-        found[name] = adapter.geometry(base.config, trained_length=length, target_length=length)
-    return found
+        stacks[name] = adapter.geometry(base.config, trained_length=length, target_length=length)
+    return stacks
 
 
 def described(geometry: Geometry) -> str:
-    """Rotations, windows, tables and biases of a model, in words."""
-    alike = LayerKind(geometry.heads, geometry.kv_heads, geometry.head_dim, geometry.rotary)
-    kinds = geometry.kinds or (alike,) * geometry.layers
+    """Describe the rotations, windows, tables and biases of a model in words."""
+    uniform = LayerKind(geometry.heads, geometry.kv_heads, geometry.head_dim, geometry.rotary)
+    kinds = geometry.kinds or (uniform,) * geometry.layers
     layers = Counter(str(kind) for kind in kinds if kind.rotary or not kind.sees_all)
     parts = [f"{count} × {text}" for text, count in layers.items()]
     parts += [] if geometry.table is None else [f"table of {geometry.table:,} positions"]

@@ -147,7 +147,8 @@ class Composition(Scheme):
         if any(region.remaps for region in regions):
             ctx = replace(ctx, remapped=True)
         merged = reduce(Terms.merge, [part.terms(ctx) for part in self.schemes])
-        return replace(merged, regions=regions, row_rotation=self.row_rotation())  # retuned
+        # A part knows its own rotations only. Those of the composition are retuned.
+        return replace(merged, regions=regions, row_rotation=self.row_rotation())
 
     def _part(self, hook: str) -> Scheme:
         """The part that overrides a hook; the first part if none does."""

@@ -1,4 +1,4 @@
-"""The three small trained models that ship with the package, all of 256 tokens.
+"""Load the three small trained models of the package (starters); their trained length is 256 tokens.
 
 llama   text, needles, chains of names, questions, copies; ``examples/train_laboratory_gpu.py``, which also makes models
         that differ from it in their positional scheme alone
@@ -21,13 +21,13 @@ Starter = Literal["llama", "gpt2", "bert"]
 FOLDER = Path(__file__).parent
 NAMES: tuple[Starter, ...] = ("llama", "gpt2", "bert")
 PREFIX = "starter:"
-"""Marks the name of a starter wherever a model is named: ``starter:llama``."""
+"""Prefix of starters in names of models, as in ``starter:llama``."""
 DTYPE = "float32"
 """Starters are stored in half precision and run in this one."""
 
 
 def starter_path(name: Starter) -> Path:
-    """The folder of a starter.
+    """Return the folder of a starter.
 
     Raises:
         UnknownStarter: there is no starter of that name.
@@ -41,7 +41,7 @@ def starter_path(name: Starter) -> Path:
 
 @explained_imports()
 def load_starter(name: Starter) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a bundled model (a starter), in float32 and evaluation mode, and its tokenizer; trained length 256.
+    """Load a starter in float32 and evaluation mode, and its tokenizer.
 
     Raises:
         UnknownStarter: there is no starter of that name.

@@ -3,8 +3,7 @@
     book.txt · books.jsonl · corpus.parquet · folder/ · hub:owner/name:train · a `datasets` object
         → TextSource → Document, Document, … → text
 
-A record is a document, and so is a text file. Documents are read one after another and never
-held together.
+Each record and each text file is a document. Documents are read one after another, and never held in memory together.
 """
 
 from hf_posenc.texts.document import DatasetObject, Document, HubDataset

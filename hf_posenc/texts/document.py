@@ -1,4 +1,4 @@
-"""Documents: their text, taken from a column of a record; and those of the library `datasets`."""
+"""Documents: text from a column of a record, and datasets of the library `datasets`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Document:
     """A document.
 
     Attributes:
-        name: where it stands, for messages and reports, such as ``books.jsonl:12``.
-        content: its text.
+        name: file and record for messages and reports, such as ``books.jsonl:12``.
+        content: the text.
     """
 
     name: str
@@ -34,26 +34,26 @@ def check_column(columns: Collection[str], field: str, place: str) -> None:
     """Refuse records without the column of the text.
 
     Raises:
-        UnreadableDocuments: There is no such column.
+        UnreadableDocuments: there is no such column.
     """
     if field not in columns:
-        known = ", ".join(sorted(map(str, columns))) or "an empty record"
+        names = ", ".join(sorted(map(str, columns))) or "an empty record"
         raise UnreadableDocuments(
-            f"There is no field {field!r} in {place}, only {known}. Pass the name of the right one (text_field)."
+            f"There is no field {field!r} in {place}, only {names}. Pass the name of the right one (text_field)."
         )
 
 
 def document_of(record: object, field: str, name: str, place: str) -> Document:
-    """The document of a record; a column without a value counts as empty text.
+    """Convert a record to a document; a column without a value counts as empty text.
 
     Args:
         record: a mapping from columns to values.
         field: the column of the text.
-        name: of the document.
-        place: where it stands, in words.
+        name: name of the document.
+        place: place of the record, in words.
 
     Raises:
-        UnreadableDocuments: The record is no mapping, has no such column, or another value than text there.
+        UnreadableDocuments: the record is no mapping, has no such column, or the value is not text.
     """
     if not isinstance(record, Mapping):
         raise UnreadableDocuments(
@@ -71,23 +71,23 @@ def document_of(record: object, field: str, name: str, place: str) -> Document:
 
 
 DatasetObject: TypeAlias = "Dataset | DatasetDict | IterableDataset | IterableDatasetDict"
-"""An object of the `datasets` library, which is not loaded for it."""
+"""An object of the `datasets` library; the annotation does not import it."""
 SIZED, ITERABLE = ("Dataset", "DatasetDict"), ("IterableDataset", "IterableDatasetDict")
-"""Its classes with a length and without."""
+"""Classes of `datasets` with a length, and without."""
 PREFIX = "hub:"
 
 
 def is_dataset(given: object, kinds: Sequence[str] = (*SIZED, *ITERABLE)) -> bool:
-    """Whether an object is a dataset, or several splits, of the `datasets` library; of these classes."""
-    library: Any = sys.modules.get("datasets")  # an object of a library that is not loaded cannot be here
+    """Whether an object is a dataset, or a dictionary of splits, of these classes of the `datasets` library."""
+    library: Any = sys.modules.get("datasets")  # without the library loaded, there is no object of it
     return library is not None and isinstance(given, tuple(getattr(library, kind) for kind in kinds))
 
 
 def dataset_documents(dataset: Any, field: str, name: str = "dataset") -> Iterator[Document]:
-    """The documents of a dataset, in its order.
+    """Yield the documents of a dataset in order.
 
     Raises:
-        UnreadableDocuments: it has several splits or none, no such column, or no text in it.
+        UnreadableDocuments: it has several splits or none, or no such column, or a value is not text.
     """
     if isinstance(dataset, Mapping):
         if len(dataset) != 1:
@@ -97,7 +97,7 @@ def dataset_documents(dataset: Any, field: str, name: str = "dataset") -> Iterat
             )
         (dataset,) = dataset.values()
     columns = dataset.column_names
-    if columns is not None:  # an iterable dataset may not know them
+    if columns is not None:  # an iterable dataset may not know its columns
         check_column(columns, field, name)
         dataset = dataset.select_columns([field])
     for number, record in enumerate(dataset):
@@ -106,12 +106,12 @@ def dataset_documents(dataset: Any, field: str, name: str = "dataset") -> Iterat
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A dataset on the hub.
+    """A dataset on the Hugging Face Hub.
 
     Attributes:
         name: ``owner/name``.
-        split: such as ``train``; not needed where there is only one.
-        config: name of its configuration (subset), where it has several.
+        split: name of the split, such as ``train``; not needed if there is only one.
+        config: name of the configuration (subset), if there are several.
     """
 
     name: str
@@ -119,16 +119,16 @@ class HubDataset:
     config: str | None = None
 
     @classmethod
-    def parse(cls, given: str) -> HubDataset:
-        """``hub:NAME``, ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``.
+    def parse(cls, text: str) -> HubDataset:
+        """Parse ``hub:NAME``, ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``.
 
         Raises:
-            UnreadableDocuments: The name is none of these.
+            UnreadableDocuments: the text has none of these forms.
         """
-        parts = given.removeprefix(PREFIX).split(":")
+        parts = text.removeprefix(PREFIX).split(":")
         if len(parts) > 3 or not all(parts):
             raise UnreadableDocuments(
-                f"{shown(given)} names no dataset. Write hub:OWNER/NAME, hub:OWNER/NAME:SPLIT or "
+                f"{shown(text)} names no dataset. Write hub:OWNER/NAME, hub:OWNER/NAME:SPLIT or "
                 "hub:OWNER/NAME:CONFIG:SPLIT."
             )
         name, *middle, split = parts if len(parts) > 1 else [*parts, ""]
@@ -138,16 +138,16 @@ class HubDataset:
         return PREFIX + ":".join(part for part in (self.name, self.config, self.split) if part)
 
     def load(self, *, streaming: bool) -> Any:
-        """The dataset, or its splits: downloaded once and memory-mapped, or streamed.
+        """Load the dataset, or a dictionary of its splits: downloaded and memory-mapped, or streamed.
 
         Raises:
-            UnreadableDocuments: The dataset cannot be loaded.
+            UnreadableDocuments: the dataset cannot be loaded.
         """
         from datasets import load_dataset
 
         try:
             return load_dataset(self.name, self.config, split=self.split, streaming=streaming)
-        except Exception as error:  # the library raises a dozen types, some of them of other libraries
+        except Exception as error:  # `datasets` raises a dozen types, some from other libraries
             raise UnreadableDocuments(
                 f"The dataset {str(self)!r} cannot be loaded: {first_line(error)}. Check its name and the network."
             ) from error

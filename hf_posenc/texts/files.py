@@ -1,7 +1,7 @@
-"""Read files: plain text, and records, of which JSON by Python's own module.
+"""Read files of plain text, JSON and Parquet records.
 
-`datasets` would turn text that looks like a date into a date, fill in keys that other records have, and not say which
-line is wrong.
+JSON is read by Python's own module. `datasets` would convert text that looks like a date, add the keys of other
+records, and not report the line of an error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def opened(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 text file for reading.
 
     Raises:
-        UnreadableDocuments: it cannot be opened, or what is read in the block is no UTF-8 text.
+        UnreadableDocuments: the file cannot be opened, or a part read in the block is not UTF-8 text.
     """
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            kind = "a folder" if stat.S_ISDIR(about.st_mode) else "a pipe or a device, which has no known size"
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device, which has no known size"
             raise ValueError(f"it is {kind}; save it as a file")
         with path.open(encoding="utf-8") as stream:
             yield stream
@@ -48,10 +48,10 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 
 def whole_text(path: Path) -> str:
-    """The text of a file as one document.
+    """Read the text of a file as one document.
 
     Raises:
-        UnreadableDocuments: there is no such file, or it is no text.
+        UnreadableDocuments: there is no such file, or it is not text.
     """
     with opened(path) as stream:
         text = stream.read()
@@ -67,12 +67,12 @@ def check_size(name: str, size: int) -> None:
     """Refuse a document of ``size`` characters that would take more than half of the memory.
 
     Raises:
-        UnreadableDocuments: The document is too large.
+        UnreadableDocuments: the document is too large.
     """
-    wanted, room = size * AS_TOKENS, main_memory() // 2
-    if wanted > room:
+    needed, room = size * AS_TOKENS, main_memory() // 2
+    if needed > room:
         raise UnreadableDocuments(
-            f"The document {shown(name)} has {size / 2**20:,.0f} MiB, which need about {wanted / 2**30:,.1f} GiB of "
+            f"The document {shown(name)} has {size / 2**20:,.0f} MiB, which need about {needed / 2**30:,.1f} GiB of "
             f"memory, but there is room for {room / 2**30:,.1f}. "
             "Split it into files or records, or pass a part of it."
         )
@@ -81,11 +81,11 @@ def check_size(name: str, size: int) -> None:
 ROWS_AT_ONCE = 256  # records of a Parquet file in memory
 BYTE_ORDER_MARK = "\ufeff"
 Records = Iterator[tuple[str, Any]]
-"""The place of each record, such as ``line 3 of a.jsonl``, and the record."""
+"""Pairs of the place of a record, such as ``line 3 of a.jsonl``, and the record."""
 
 
 def json_lines(path: Path) -> Records:
-    """The JSON value of every line that is not blank."""
+    """Yield the JSON value of every line that is not blank."""
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
             if line.strip(BYTE_ORDER_MARK).strip():
@@ -94,21 +94,21 @@ def json_lines(path: Path) -> Records:
 
 
 def json_file(path: Path) -> Records:
-    """The values of a JSON file: of a list, of one object, or of JSON Lines under another name."""
+    """Yield the records of a JSON file: a list, one object, or JSON Lines under another name."""
     text = whole_text(path).lstrip(BYTE_ORDER_MARK)
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         if getattr(error, "msg", "") == "Extra data":
             yield from json_lines(path)
             return
-        found = parsed(text, f"The file {shown(str(path))}")
-    for number, value in enumerate(found if isinstance(found, list) else [found], 1):
+        content = parsed(text, f"The file {shown(str(path))}")
+    for number, value in enumerate(content if isinstance(content, list) else [content], 1):
         yield f"record {number} of {path.name}", value
 
 
 def parsed(text: str, place: str) -> Any:
-    """A JSON value.
+    """Parse a JSON value.
 
     Raises:
         UnreadableDocuments: the text is not valid JSON.
@@ -120,10 +120,10 @@ def parsed(text: str, place: str) -> Any:
 
 
 def parquet_file(path: Path) -> Records:
-    """The rows of a Parquet file.
+    """Yield the rows of a Parquet file.
 
     Raises:
-        UnreadableDocuments: the file is no Parquet file.
+        UnreadableDocuments: the file is not a Parquet file.
     """
     from pyarrow.parquet import ParquetFile  # comes with `datasets`
 
@@ -143,6 +143,6 @@ def parquet_file(path: Path) -> Records:
 FORMATS: dict[str, Callable[[Path], Records]] = {
     ".jsonl": json_lines, ".ndjson": json_lines, ".json": json_file, ".parquet": parquet_file,
 }  # fmt: skip
-"""Readers of files of records, by the end of their names."""
+"""Readers of files of records, by suffix."""
 CONVERTED = (".csv", ".gz", ".arrow")
-"""Ends of the names of files of text that another program must write in a form that is read."""
+"""Suffixes of text files that must be converted first; they are refused, not skipped."""

@@ -26,19 +26,19 @@ from hf_posenc.texts.files import CONVERTED, FORMATS, whole_text
 TextPart: TypeAlias = "str | Path | HubDataset | DatasetObject"
 """A document, a file or folder, or a dataset."""
 TextNames: TypeAlias = "TextPart | Sequence[TextPart]"
-"""One or several of them, by name where they have one: ``"book.txt"``, ``"hub:owner/name:train"``."""
+"""One or several text parts; files and datasets also by name: ``"book.txt"``, ``"hub:owner/name:train"``."""
 PLAIN = {".txt", ".md", ".rst", ".py", ".tex"}
-"""Ends of the names of plain text files, by which they are found in a folder."""
+"""Suffixes of the plain text files that are read from a folder."""
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """Documents of files, folders, datasets and strings, in this order.
+    """Documents from strings, files, folders and datasets, in the order of ``parts``.
 
     Attributes:
-        parts: each a document (`str`), a file or folder (`Path`), a `HubDataset`, or an object of `datasets`.
+        parts: documents (`str`), files or folders (`Path`), `HubDataset`, or objects of `datasets`.
         field: column of records that holds the text.
-        streaming: whether a run reads only as many documents as its steps need, and a dataset is not downloaded whole.
+        streaming: read only as many documents as the steps of a run need, and do not download whole datasets.
     """
 
     parts: tuple[TextPart, ...]
@@ -53,25 +53,25 @@ class TextSource:
             raise WrongKind(f"The text field is the name of a column, got {shown(self.field)}. Pass one.")
 
     @classmethod
-    def of_names(cls, given: TextNames, **reading: Any) -> TextSource:
-        """Files, folders and ``hub:NAME`` by their names, or `datasets` objects; one or several.
+    def of_names(cls, names: TextNames, **fields: Any) -> TextSource:
+        """Build a source from one or several names of files, folders and ``hub:NAME``, or `datasets` objects.
 
         Raises:
-            WrongKind: The object is something else.
+            WrongKind: an object is something else.
         """
-        several = list(given) if isinstance(given, (list, tuple)) else [given]
-        return cls(tuple(part_of(one) for one in several), **reading)
+        several = list(names) if isinstance(names, (list, tuple)) else [names]
+        return cls(tuple(part_of(name) for name in several), **fields)
 
     @classmethod
     def of_texts(cls, name: str, given: Any) -> TextSource:
-        """Documents as `str`, files and folders as `Path`, datasets; a source as it is.
+        """Build a source from an argument of a function.
 
         Args:
-            name: of the argument, for the error.
-            given: several of these, or one path or dataset.
+            name: name of the argument, for the error.
+            given: a list of documents (`str`), files and folders (`Path`) and datasets; one path or dataset; a source.
 
         Raises:
-            WrongKind: The argument is something else, such as a single text.
+            WrongKind: the argument is something else, such as a single text.
         """
         if isinstance(given, cls):
             return given
@@ -85,14 +85,14 @@ class TextSource:
 
     @property
     def streams(self) -> bool:
-        """Whether a run reads only as many documents as its steps need: asked for, or a dataset without a length."""
+        """Whether only as many documents are read as the steps need: by ``streaming``, or for an iterable dataset."""
         return self.streaming or any(is_dataset(part, ITERABLE) for part in self.parts)
 
     def documents(self) -> Iterator[Document]:
-        """The documents, read one after another.
+        """Yield the documents, read one after another.
 
         Raises:
-            UnreadableDocuments: one cannot be read.
+            UnreadableDocuments: a document cannot be read.
         """
         self.check_field()
         for number, part in enumerate(self.parts, 1):
@@ -107,10 +107,10 @@ class TextSource:
                 yield from dataset_documents(part, self.field)
 
     def check_field(self) -> None:
-        """Refuse a column without records to take it from.
+        """Refuse a ``field`` without records.
 
         Raises:
-            UnreadableDocuments: The column can have no effect.
+            UnreadableDocuments: no part has records, so the field has no effect.
         """
         if self.field != TEXT and not self.has_records:
             raise UnreadableDocuments(
@@ -119,13 +119,13 @@ class TextSource:
 
     @property
     def has_records(self) -> bool:
-        """Whether there are records, whose column is named."""
+        """Whether any part has records, as datasets and JSON files do."""
         files = [file for part in self.parts if isinstance(part, Path) for file in files_of(part.expanduser())]
         datasets = not all(isinstance(part, (str, Path)) for part in self.parts)
         return datasets or any(kind_of(file) in FORMATS for file in files)
 
     def named(self) -> set[Path | HubDataset]:
-        """The files among the parts by their full names, those of folders one by one, and the datasets of the hub."""
+        """Return the absolute paths of all files, those in folders included, and the datasets on the Hub."""
         paths = [part.expanduser().resolve() for part in self.parts if isinstance(part, Path)]
         return {
             *(file for path in paths for file in files_of(path)),
@@ -134,7 +134,7 @@ class TextSource:
 
 
 def part_of(given: object) -> Any:
-    """What a name stands for: ``hub:…`` or a path; other objects as they are.
+    """Convert a name to a `HubDataset` (``hub:…``) or a path; return other objects unchanged.
 
     Raises:
         UnreadableDocuments: the name is empty.
@@ -147,15 +147,15 @@ def part_of(given: object) -> Any:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that a path stands for: those below a folder, else itself."""
+    """Return the files below a folder, or the file itself."""
     return files_below(path) if os.path.isdir(path) else [path]
 
 
 def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -> list[Path]:
-    """All files below a folder whose names end in one of the known ways, in order of their names; no hidden ones.
+    """Return all files below a folder with a known suffix, sorted, without hidden ones.
 
     Raises:
-        UnreadableDocuments: There is no such file.
+        UnreadableDocuments: there is no such file.
     """
     files = sorted(
         path for path in folder.rglob("*")
@@ -166,21 +166,21 @@ def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -
         check_kind(path)
     if not files:
         raise UnreadableDocuments(
-            f"The folder {shown(str(folder))} has no such files. Files that count end in {', '.join(sorted(known))}."
+            f"The folder {shown(str(folder))} has no text files. Files that count end in {', '.join(sorted(known))}."
         )
     return files
 
 
 def kind_of(path: Path) -> str:
-    """The end of a file's name that tells its format."""
+    """Return the suffix of a file in lower case."""
     return path.suffix.lower()
 
 
 def check_kind(path: Path) -> None:
-    """Refuse a file that would be read as plain text, or left out of a folder, and is none.
+    """Refuse a file in a format that is not read, instead of skipping it or reading it as plain text.
 
     Raises:
-        UnreadableDocuments: it is a CSV, Arrow or compressed file.
+        UnreadableDocuments: the file is a CSV, Arrow or compressed file.
     """
     if kind_of(path) in CONVERTED:
         raise UnreadableDocuments(
@@ -190,7 +190,7 @@ def check_kind(path: Path) -> None:
 
 
 def file_documents(path: Path, field: str) -> Iterator[Document]:
-    """The documents of a file; one whose name ends in no known way is plain text."""
+    """Yield the documents of a file; a file with an unknown suffix is plain text."""
     check_kind(path)
     if kind_of(path) in FORMATS:
         for place, record in FORMATS[kind_of(path)](path):
@@ -200,7 +200,7 @@ def file_documents(path: Path, field: str) -> Iterator[Document]:
 
 
 def texts_digest(texts: Iterable[bytes]) -> str:
-    """Digest of several texts in order: equal only where all of them are."""
+    """Return the digest of several texts in order; equal digests mean equal texts."""
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:
         digest.update(len(text).to_bytes(8, "big") + text)

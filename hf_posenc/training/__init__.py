@@ -1,11 +1,11 @@
 """Brief fine-tuning of a patched model with `Trainer`, PEFT and accelerate.
 
-Text as rows of tokens, training methods, a loss that never holds all logits, and runs that can be killed and resumed.
+Rows of tokens, training methods, a loss computed in chunks, and runs that can be interrupted and resumed.
 """
 
 from hf_posenc.core.lazy import explained_imports
 
-with explained_imports():  # not lazily: a function and its module have one name
+with explained_imports():  # not lazily: the function `finetune` has the name of its module
     from hf_posenc.training.config import Training
     from hf_posenc.training.finetune import Tuned, finetune
     from hf_posenc.training.loss_curve import LossPoint

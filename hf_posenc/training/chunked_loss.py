@@ -1,9 +1,9 @@
 """Cross-entropy loss of a language model, computed in chunks so that the logits of all tokens never exist at once.
 
 Logits of L tokens over V words in float32, with their gradient, are the largest tensors of a long row: 2 · 4 · L · V
-bytes. Here output layer and loss are taken together, some tokens at a time, and the gradient with them, so that nothing
-is computed twice (Liger, arXiv:2410.10989, section 3.2). torch 2.13 has the same as ``linear_cross_entropy``, but in
-bfloat16 its mean is off by 2 %, and older versions lack it.
+bytes. Here output layer, loss and gradient are computed together for a chunk of tokens at a time, so that nothing is
+computed twice (Liger, arXiv:2410.10989, section 3.2). torch 2.13 has the same as ``linear_cross_entropy``, but its mean
+in bfloat16 is wrong by 2 %, and older versions lack it.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from hf_posenc.core.torch_state import drawn_from, evaluation_mode
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.dataset import IGNORED_LABEL
 
-FEWEST = 256  # tokens a chunk; fewer would leave a processor idle
-GROWN = 100.0  # times the hidden states that a model's own loss is compared on
+FEWEST = 256  # tokens per chunk; fewer would leave a processor idle
+GROWN = 100.0  # factor of the hidden states on which the two losses are compared
 
 
 @contextmanager
-def chunked_loss(model: Any, wanted: bool | None, *, causal: bool, smoothed: bool = False) -> Iterator[bool]:
-    """Inside the block ``model(…, labels=…)`` computes its loss in chunks, and its ``logits`` are hidden states.
+def chunked_loss(model: Any, enabled: bool | None, *, causal: bool, smoothed: bool = False) -> Iterator[bool]:
+    """Make ``model(…, labels=…)`` compute its loss in chunks inside the block; its ``logits`` are then hidden states.
 
     Args:
-        model: with a language-model head; inside PEFT, the model that was wrapped.
-        wanted: None for wherever it can be.
+        model: model with a language-model head; of a PEFT model, the wrapped one.
+        enabled: whether to compute in chunks; None: if possible.
         causal: whether labels are the next tokens.
-        smoothed: whether `Trainer` smooths labels, for which it reads the logits.
+        smoothed: whether `Trainer` smooths labels, which needs the logits.
 
     Yields:
         Whether the loss is computed in chunks.
     """
     head = inner_head(model)
-    hindrance = "" if wanted is False else why_not(model, head, causal=causal, smoothed=smoothed)
-    if wanted and hindrance:
-        raise TrainingImpossible(f"chunked_loss=True was asked for, but {hindrance}. Choose chunked_loss=None.")
-    if wanted is False or head is None or hindrance:
+    obstacle = "" if enabled is False else obstacle_of(model, head, causal=causal, smoothed=smoothed)
+    if enabled and obstacle:
+        raise TrainingImpossible(f"chunked_loss=True is impossible here: {obstacle}. Choose chunked_loss=None.")
+    if enabled is False or head is None or obstacle:
         yield False
         return
     with output_replaced(model, lambda hidden: hidden, partial(loss_in_chunks, head)):
@@ -56,8 +56,8 @@ def chunked_loss(model: Any, wanted: bool | None, *, causal: bool, smoothed: boo
 def output_replaced(
     model: Any, output_layer: Callable[[Tensor], Tensor], loss: Callable[..., Tensor]
 ) -> Iterator[None]:
-    """Inside the block the model has this in place of its output layer, and this loss function."""
-    outer, earlier = model.get_output_embeddings(), vars(model).get("_loss_function")
+    """Replace the output layer and the loss function of the model inside the block."""
+    outer, own_loss = model.get_output_embeddings(), vars(model).get("_loss_function")
     outer.forward = lambda hidden, *args, **kwargs: output_layer(hidden)
     model._loss_function = loss
     try:
@@ -66,8 +66,8 @@ def output_replaced(
         yield
     finally:
         del outer.forward, model._loss_function
-        if earlier is not None:
-            model._loss_function = earlier
+        if own_loss is not None:
+            model._loss_function = own_loss
 
 
 def loss_in_chunks(
@@ -79,30 +79,30 @@ def loss_in_chunks(
     shift_labels: Tensor | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """Mean over the labels that count, or their sum over ``num_items_in_batch``; labels are the next tokens.
+    """Return the mean loss over the labels that count, or its sum divided by ``num_items_in_batch``.
 
-    The "logits" are the hidden states before the output layer ``head``. Under context parallelism, where a process has
-    a part of a text, labels come as ``shift_labels``.
+    ``logits`` are the hidden states before the output layer ``head``. Under context parallelism each process has a part
+    of a text, and transformers passes the shifted labels as ``shift_labels``.
     """
     if shift_labels is None:
         shift_labels = functional.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
-    asked = shift_labels.flatten().to(logits.device)
+    targets = shift_labels.flatten().to(logits.device)
     hidden = logits.flatten(0, -2)
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-    weight = head.weight.to(hidden.dtype)  # a copy that is trained beside a model in half precision is float32
-    counted = asked != IGNORED_LABEL
-    total = cross_entropy_in_chunks(hidden[counted], weight, head.bias, asked[counted])
+    weight = head.weight.to(hidden.dtype)  # PEFT trains a float32 copy in a half-precision model
+    counted = targets != IGNORED_LABEL
+    total = cross_entropy_in_chunks(hidden[counted], weight, head.bias, targets[counted])
     count = counted.sum() if num_items_in_batch is None else num_items_in_batch
     return total / (count.to(total.device) if isinstance(count, Tensor) else count)
 
 
 def cross_entropy_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
-    """Summed cross entropy of ``hidden @ weight.T + bias``, in float32; differentiable once.
+    """Return the summed cross entropy of ``hidden @ weight.T + bias`` in float32; differentiable once.
 
     Args:
         hidden: ``[token, channel]``.
-        weight: ``[word, channel]``, of the same type.
+        weight: ``[word, channel]``, of the same dtype.
         bias: ``[word]`` or None.
         labels: ``[token]``.
     """
@@ -120,12 +120,12 @@ class _CrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
             for part in chunks(hidden, weight):
-                states, asked = hidden[part], labels[part, None]
+                states, targets = hidden[part], labels[part, None]
                 logits = functional.linear(states, weight, bias if bias is None else bias.to(weight.dtype)).float()
                 norm = logits.logsumexp(-1, keepdim=True)
-                total += (norm - logits.gather(1, asked)).sum()
-                by_logits = logits.sub_(norm).exp_()  # the softmax; less 1 at the label it is the gradient
-                by_logits.scatter_add_(1, asked, torch.full_like(asked, -1, dtype=by_logits.dtype))
+                total += (norm - logits.gather(1, targets)).sum()
+                by_logits = logits.sub_(norm).exp_()  # softmax; minus 1 at the label it is the gradient
+                by_logits.scatter_add_(1, targets, torch.full_like(targets, -1, dtype=by_logits.dtype))
                 if by_bias is not None:
                     by_bias += by_logits.sum(0)
                 rounded = by_logits.to(weight.dtype)
@@ -150,14 +150,14 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
-    """Tokens that are taken together: their logits are about as large as the hidden states of all."""
+    """Split the tokens so that the logits of a chunk are about as large as the hidden states of all tokens."""
     tokens, channels = hidden.shape
     size = max(FEWEST, tokens * channels // len(weight))
     return [slice(start, start + size) for start in range(0, tokens, size)]
 
 
 def inner_head(model: Any) -> Any:
-    """The output layer, inside what PEFT may have put around a copy of it."""
+    """Return the output layer; if PEFT trains a copy of it, that copy."""
     head = model.get_output_embeddings()
     copies = getattr(head, "modules_to_save", None)
     if copies is not None:
@@ -165,8 +165,8 @@ def inner_head(model: Any) -> Any:
     return head
 
 
-def why_not(model: Any, head: nn.Module | None, *, causal: bool, smoothed: bool) -> str:
-    """What stands against chunks, in words; empty where nothing does."""
+def obstacle_of(model: Any, head: nn.Module | None, *, causal: bool, smoothed: bool) -> str:
+    """Return why the loss cannot be computed in chunks, as the end of a sentence; empty if it can."""
     if not causal:
         return "a masked language model computes its loss itself"
     if smoothed:
@@ -174,26 +174,26 @@ def why_not(model: Any, head: nn.Module | None, *, causal: bool, smoothed: bool)
     if type(head) is not nn.Linear:
         return f"the output layer is {'missing' if head is None else f'a {type(head).__name__}, not a plain nn.Linear'}"
     if "forward" in vars(head) or "forward" in vars(model.get_output_embeddings()):
-        return "the output layer's forward has been replaced, as accelerate does where it places a model"
+        return "the output layer's forward has been replaced, as accelerate does with device_map"
     if is_deepspeed_zero3_enabled():
-        return "DeepSpeed ZeRO-3 shows the output layer's weight only inside its forward"
+        return "DeepSpeed ZeRO-3 gathers the output layer's weight only inside its forward"
     if not has_same_loss(model, head):
-        return "the model does more with its logits than hand them to a loss function, as by a soft cap"
+        return "the model changes its logits before the loss, as with a soft cap"
     return ""
 
 
 def has_same_loss(model: Any, head: nn.Linear) -> bool:
-    """Whether eight tokens have the same loss in chunks, with logits so large that a soft cap of them would show."""
+    """Whether eight tokens have the same loss in chunks, with logits so large that a soft cap would change it."""
     outer, own = model.get_output_embeddings(), model.loss_function
-    ways = (
+    variants = (
         (lambda hidden: type(outer).forward(outer, GROWN * hidden), own),
         (lambda hidden: GROWN * hidden, partial(loss_in_chunks, head)),
     )
     ids = torch.arange(8, device=head.weight.device)[None] % head.out_features
-    found = []
-    with torch.no_grad(), evaluation_mode(model), suppress(Exception):  # training without chunks says it if it matters
-        for output_layer, loss in ways:
+    losses = []
+    with torch.no_grad(), evaluation_mode(model), suppress(Exception):  # training without chunks raises it again
+        for output_layer, loss in variants:
             with output_replaced(model, output_layer, loss), drawn_from(0):
-                found.append(float(model.forward(input_ids=ids, labels=ids).loss))  # without hooks on the model
+                losses.append(float(model.forward(input_ids=ids, labels=ids).loss))  # forward: without hooks
     tolerance = max(1e-4, 16 * torch.finfo(head.weight.dtype).eps)
-    return len(found) == 2 and abs(found[1] - found[0]) <= tolerance * abs(found[0])
+    return len(losses) == 2 and abs(losses[1] - losses[0]) <= tolerance * abs(losses[0])

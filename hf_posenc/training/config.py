@@ -1,6 +1,6 @@
-"""The settings of a fine-tuning run, which are stored in its folder and must be shared by a resumed run.
+"""Settings of a fine-tuning run. They are stored in its folder, and a resumed run must have the same.
 
-Types and bounds are written at the fields alone. The command line and YAML files set the same fields by name.
+The fields define types and bounds. The command line and YAML files set the same fields by name.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hf_posenc.errors import TrainingImpossible, shown
 
 Count: TypeAlias = Annotated[int, Ge(1), Le(MAX_LENGTH)]
 Length: TypeAlias = Annotated[int, Ge(2), Le(MAX_LENGTH)]
-Seed: TypeAlias = Annotated[int, Ge(0), Lt(2**32)]  # of NumPy, which transformers seeds as well
-Rate: TypeAlias = Annotated[float, Gt(0), Le(1e3)]  # a step of more than that is a typing error
+Seed: TypeAlias = Annotated[int, Ge(0), Lt(2**32)]  # the range of NumPy, which transformers seeds as well
+Rate: TypeAlias = Annotated[float, Gt(0), Le(1e3)]  # a larger rate is a typing error
 Alpha: TypeAlias = Annotated[float, Gt(0), Le(1e6)]
 Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 Names: TypeAlias = Annotated[tuple[str, ...], Strict(False)]  # or a list
@@ -27,7 +27,7 @@ Lengths: TypeAlias = Annotated[tuple[Length, ...], Strict(False)]
 
 MethodName = Literal["full", "lora"]
 OF_LORA = ("rank", "alpha", "target_modules", "train_embeddings")
-"""Settings that are those of LoRA; full fine-tuning has no use for them."""
+"""Settings of LoRA, which full fine-tuning does not use."""
 
 
 @dataclass(frozen=True)
@@ -36,38 +36,37 @@ class Training:
 
     Attributes:
         length: tokens per row, at most the model's target length.
-        steps: optimiser steps; None where ``epochs`` are given.
-        method: what is trained; see `hf_posenc.training.methods`.
-        batch: rows that one process reads at a time.
-        accumulate: batches a step.
-        learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.methods`.
-        rank: of the matrices of LoRA.
+        steps: optimiser steps; None if ``epochs`` is set.
+        method: ``lora`` or ``full``; see `hf_posenc.training.methods`.
+        batch: rows per batch and process.
+        accumulate: batches per step (gradient accumulation).
+        learning_rate: peak of AdamW; None: by method and size of the model, see `hf_posenc.training.methods`.
+        rank: rank of the LoRA matrices.
         alpha: LoRA scales the product of its matrices by alpha / rank; None: twice the rank.
-        target_modules: names of the linear layers that get matrices, such as ``q_proj``; by default all.
-        train_embeddings: whether LoRA trains the input embeddings as well, with an output layer that is tied to
+        target_modules: names of the linear layers that get LoRA matrices, such as ``q_proj``; by default all.
+        train_embeddings: whether LoRA also trains the input embeddings, and the output layer if it is tied to
             them. In an 8B model they are most of the trained parameters.
         warmup: share of the steps before the peak.
-        schedule: of the learning rate after that: ``cosine``, ``linear``, ``constant_with_warmup`` or
-            ``inverse_sqrt``, as transformers' `SchedulerType` has them.
-        weight_decay: of AdamW.
-        epochs: times that all rows are read, instead of ``steps``.
-        seed: of the method's fresh parameters, of the order of rows and of masks.
-        packing: ``joined``: documents follow each other in a row and see their predecessors. ``separate``: every
-            document is alone: its positions start at 0 and it sees nothing of its neighbours. For causal models.
+        schedule: learning-rate schedule after the warmup: ``cosine``, ``linear``, ``constant_with_warmup`` or
+            ``inverse_sqrt``, as in transformers' `SchedulerType`.
+        weight_decay: weight decay of AdamW.
+        epochs: passes over all rows, instead of ``steps``.
+        seed: random seed of new parameters, of the order of rows and of masks.
+        packing: ``joined``: a document in a row attends to the documents before it. ``separate``: every document
+            starts at position 0 and attends to itself only; for causal models.
         gradient_checkpointing: trade time for memory.
         bf16: compute in bfloat16 (autocast). Trained weights are float32 in any case. Full fine-tuning of a model in
             half precision turns this on.
-        chunked_loss: never hold the logits of all tokens. None: for causal models with a plain output layer.
+        chunked_loss: compute the loss without the logits of all tokens at once. None: if the model allows it.
         save_every: steps between checkpoints.
         eval_every: steps between measurements on held-out text; None: half of the steps.
         eval_lengths: lengths in tokens at which the loss is measured; by default the trained length, doubled up to the
             target length.
         eval_windows: windows of held-out text at each length.
-        report_to: names of installed experiment trackers that get the losses, such as ``trackio``, ``wandb`` and
-            ``tensorboard``.
+        report_to: installed experiment trackers that log the losses, such as ``trackio``, ``wandb``, ``tensorboard``.
 
     Raises:
-        TrainingImpossible: a number is out of range, a name is unknown, or the method has no use for a setting.
+        TrainingImpossible: a number is out of range, a name is unknown, or the method does not use a setting.
     """
 
     length: Length
@@ -99,22 +98,22 @@ class Training:
         check_fields(self, TrainingImpossible)
         if (self.steps is None) == (self.epochs is None):
             raise TrainingImpossible(
-                f"steps={self.steps} and epochs={self.epochs} were asked for. Choose one of the two."
+                f"A run has steps or epochs, got steps={self.steps} and epochs={self.epochs}. Set one of the two."
             )
         for field in fields(self):
-            asked = getattr(self, field.name)
-            if self.method == "full" and field.name in OF_LORA and asked != field.default:
+            value = getattr(self, field.name)
+            if self.method == "full" and field.name in OF_LORA and value != field.default:
                 raise TrainingImpossible(
-                    f"{field.name}={shown(asked)} was asked for, and method 'full' has no use for it. Choose method "
+                    f"{field.name}={shown(value)} was asked for, and method 'full' does not use it. Choose method "
                     "lora, or leave it out."
                 )
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What `TrainingArguments` has names for."""
+        """Settings under their names in `TrainingArguments`."""
         if self.steps is None:
             duration: dict[str, Any] = {"num_train_epochs": self.epochs, "warmup_steps": self.warmup}  # a share
-        else:  # `Trainer` rounds a share upwards: a run of a few steps would begin, or end, at a learning rate of 0
+        else:  # `Trainer` rounds a share up: the learning rate of a short run would begin, or end, at 0
             duration = {"max_steps": self.steps, "warmup_steps": round(self.warmup * self.steps)}
         return {
             **duration,
@@ -131,5 +130,5 @@ class Training:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)

@@ -1,7 +1,7 @@
-"""The tokens of a text, memory-mapped: a corpus larger than memory can be trained on.
+"""Tokens of a text in a memory-mapped file, so that a corpus may be larger than memory.
 
-Tokens are written one batch of documents after another to an unnamed temporary file, which the system removes when the
-process ends, however it ends; rows are views of it.
+Tokens are written one batch of documents after another to an unnamed temporary file, and rows are views of it. The
+system removes the file when the process ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hf_posenc.texts.files import check_size
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-BATCH = 1 << 20  # characters that are tokenised at a time; a longer document alone
+BATCH = 1 << 20  # characters tokenised at a time; a longer document is a batch of its own
 
 OnRead = Callable[[int, int], None]
-"""Called while a text is tokenised, with the documents and tokens so far."""
+"""Called while a text is tokenised, with the numbers of documents and tokens so far."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Corpus:
     """Tokens of several documents, one after the other.
 
     Attributes:
-        tokens: ``[token]``, of any whole-number type.
-        starts: where each document begins, ``[document]``.
+        tokens: token ids, ``[token]``, of any integer dtype.
+        starts: index of the first token of each document, ``[document]``.
         highest: the highest token id.
-        digest: of the tokens, in hexadecimal; empty where ``enough`` may have cut the text.
+        digest: digest of the tokens, in hexadecimal; empty if ``enough`` may have cut the text.
     """
 
     tokens: Tensor
@@ -57,17 +57,17 @@ def tokenise(
     enough: float = inf,
     on_read: OnRead | None = None,
 ) -> Corpus:
-    """Tokenise documents to a memory-mapped file; each is followed by the tokenizer's end-of-text token, if it has one.
+    """Tokenise documents to a memory-mapped file; after each comes the tokenizer's end-of-text token, if it has one.
 
     Args:
-        tokenizer: of the model.
-        documents: read one after another; those without a token are left out.
-        folder: on whose disk the file lies; None: where the system keeps temporary files.
-        enough: tokens after which no more documents are read.
+        tokenizer: tokenizer of the model.
+        documents: read one after another; documents without tokens are skipped.
+        folder: folder of the temporary file; None: the system's default.
+        enough: number of tokens after which no more documents are read.
         on_read: called after each batch.
     """
-    starts, size, highest, unknown, read = array("q"), 0, 0, 0, 0
-    content, end = hashlib.blake2b(digest_size=16), end_tokens(tokenizer)
+    starts, size, highest, unknown, text_tokens = array("q"), 0, 0, 0, 0
+    digest, end = hashlib.blake2b(digest_size=16), end_tokens(tokenizer)
     with tempfile.TemporaryFile(dir=folder) as file:
         for texts in batches(texts_of(documents)):
             for text in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
@@ -77,36 +77,36 @@ def tokenise(
                 starts.append(size)
                 size += len(ids)
                 highest = max(highest, int(ids.max()))
-                read += len(text)
-                unknown += text.count(tokenizer.unk_token_id)  # in the text itself: GPT-2's end of one is this token
+                text_tokens += len(text)
+                unknown += text.count(tokenizer.unk_token_id)  # before the end is added: GPT-2's is the same token
                 file.write(ids.tobytes())
-                content.update(ids.tobytes())
+                digest.update(ids.tobytes())
             if on_read is not None:
                 on_read(len(starts), size)
             if size >= enough:
                 break
-        check_unknown_share(tokenizer, unknown, read)
+        check_unknown_share(tokenizer, unknown, text_tokens)
         file.flush()
         mapped = np.memmap(file, dtype=np.int32, mode="c", shape=(size,)) if size else np.empty(0, dtype=np.int32)
-    begins = torch.tensor(starts, dtype=torch.long)
-    return Corpus(torch.from_numpy(mapped), begins, highest, content.hexdigest() if enough == inf else "")
+    document_starts = torch.tensor(starts, dtype=torch.long)
+    return Corpus(torch.from_numpy(mapped), document_starts, highest, digest.hexdigest() if enough == inf else "")
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token after every document: the end of a text, else that of a sentence, if the tokenizer has one."""
+    """Return the token that ends a document: end of text, else separator, else none."""
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     return [] if end is None else [end]
 
 
 def texts_of(documents: Iterable[Document]) -> Iterator[str]:
-    """The texts of documents."""
+    """Yield the texts of documents, each checked to fit in memory."""
     for document in documents:
         check_size(document.name, len(document.content))
         yield document.content
 
 
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts in groups of some `BATCH` characters; a longer text alone."""
+    """Group texts into batches of at most `BATCH` characters; a longer text is a batch of its own."""
     group: list[str] = []
     characters = 0
     for text in texts:

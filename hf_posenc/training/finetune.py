@@ -60,9 +60,9 @@ class Tuned:
     """The result of fine-tuning.
 
     Attributes:
-        model: in evaluation mode; a `PeftModel` whose ``save_pretrained`` writes the scheme, or the model itself.
+        model: the model itself, or a `PeftModel` whose ``save_pretrained`` writes the scheme; in evaluation mode.
         curve: loss against steps.
-        start: what was trained, and at which learning rate.
+        start: the trained parameters and the learning rate.
         first: whether this process is the one that reports (global rank 0).
     """
 
@@ -89,60 +89,59 @@ def finetune(
 ) -> Tuned:
     """Train a model on rows of ``training.length`` tokens.
 
-    Under ``accelerate launch`` all processes share the rows; each step then reads ``batch · accumulate`` in every one.
+    Under ``accelerate launch`` all processes share the rows. In each step every process reads ``batch · accumulate``.
 
-    If the run fails or is interrupted, ``model`` has the modules, modes and ``requires_grad`` of before, and ``out``
-    keeps the checkpoints. Values of weights that were trained in place (``method="full"``) are not taken back.
+    If the run fails or is interrupted, the modules, modes and ``requires_grad`` of ``model`` are restored, and ``out``
+    keeps the checkpoints. Weights that were trained in place (``method="full"``) keep their new values.
 
     Args:
-        model: patched (or not, for a control). Use the returned model, because methods of PEFT wrap this one.
-        tokenizer: of the model.
+        model: patched, or unpatched as a control. Use the returned model, because PEFT wraps this one.
+        tokenizer: tokenizer of the model.
         texts: training documents: a list of texts (`str`) and files or folders (`Path`), a `datasets` object, or a
-            `TextSource`; or your own rows, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Texts are read before
-            the first step, into a memory-mapped file on the disk of ``out``; iterable datasets as far as the steps go.
+            `TextSource`; or your own rows, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Texts are tokenised
+            to a memory-mapped file on the disk of ``out``; of an iterable dataset, as many as the steps need.
         training: settings of the run.
-        held_out: documents to measure before, between and after the steps, at ``training.eval_lengths``. They have the
-            forms of ``texts``; `HeldOutSplit` holds out the end of ``texts``.
+        held_out: documents whose loss is measured before, during and after training, at ``training.eval_lengths``, in
+            the same forms as ``texts``. `HeldOutSplit` holds out the end of ``texts``.
         out: folder of checkpoints, curve and result; nothing is written without it.
         resume: continue from the last complete checkpoint in ``out``, if there is one. Pass the ``model`` and ``texts``
-            of the first call. ``steps`` may be larger than before; the rest then follows the cosine schedule of the new
-            number.
-        announce: called before the first step with the trained parameters, by kind, and the learning rate.
+            of the first call. ``steps`` may be larger; the learning-rate schedule then ends there.
+        announce: called before the first step with the trained parameters by kind and the learning rate.
         progress: called after every step with the share done, 0 … 1, and the step's loss.
         on_read: called with the documents and tokens read so far, before the first step.
-        callbacks: more of `Trainer`'s.
-        arguments: more `TrainingArguments`, which override those that follow from ``training``.
+        callbacks: additional callbacks of `Trainer`.
+        arguments: additional `TrainingArguments`; they override the values from ``training``.
 
     Raises:
-        LengthContradiction: the model does not reach ``length``, or the texts do not fill it.
-        TrainingImpossible: this model cannot be trained so.
+        LengthContradiction: ``length`` exceeds the target length of the model, or the texts do not fill one row.
+        TrainingImpossible: this model cannot be trained with these settings.
         UnreadableDocuments: a text cannot be read.
         WrongKind: an argument has a wrong type.
         WeightsNotFinite: a weight of the model is NaN or infinite.
-        CheckpointMismatch: ``out`` holds another run, or one and ``resume`` is false.
+        CheckpointMismatch: ``out`` holds another run, or a run while ``resume`` is false.
         FolderInUse: another run writes to ``out``.
-        NoDiskSpace: its disk has less free space than the checkpoints take.
+        NoDiskSpace: the checkpoints do not fit on the disk of ``out``.
     """
     folder = None if out is None else Path(folder_to_write(out))
     if folder is not None:
         check_folder(folder, resume=resume)  # before texts are read, which may take hours
     inputs = read_inputs(model, tokenizer, texts, training, held_out=held_out, folder=folder, on_read=on_read)
-    settings = shared_settings(model, inputs.training, inputs.rows, whole=inputs.trains_all)
+    settings = shared_settings(model, inputs.training, inputs.rows, trains_all=inputs.trains_all)
     masters = inputs.trains_all and any(w.dtype in HALF for w in model.parameters() if w.requires_grad)
-    with ExitStack() as held:
-        held.enter_context(explained_imports())
-        path = folder or Path(held.enter_context(TemporaryDirectory()))
+    with ExitStack() as stack:
+        stack.enter_context(explained_imports())
+        path = folder or Path(stack.enter_context(TemporaryDirectory()))
         checkpoint = last_complete(path) if resume else None
-        asked = training_arguments(
+        trainer_arguments = training_arguments(
             inputs.training, inputs.windows, arguments, folder=str(path), keep=folder is not None, autocast=masters,
             fresh=checkpoint is None,
         )  # fmt: skip
         set_seed(inputs.training.seed)
-        held.enter_context(rollback_on_error(model))
+        stack.enter_context(rollback_on_error(model))
         trained = adapted(model, peft_config_of(model, inputs.training))
         if folder is not None:
-            claim_folder(held, folder, trained, settings, inputs.held_out, resume=resume)
-        trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])
+            claim_folder(stack, folder, trained, settings, inputs.held_out, resume=resume)
+        trainer = trainer_of(trained, tokenizer, inputs, trainer_arguments, [ProgressReport(progress), *callbacks])
         start = RunStart(
             trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source,
             resumed_from=(0 if checkpoint is None else step_of(Path(checkpoint))) if resume else None,
@@ -164,14 +163,14 @@ def trainer_of(
     trained: Any,
     tokenizer: PreTrainedTokenizerBase,
     inputs: RunInputs,
-    asked: TrainingArguments,
+    arguments: TrainingArguments,
     callbacks: Sequence[TrainerCallback],
 ) -> LengthTrainer:
-    """The trainer of a run."""
+    """Build the trainer of a run."""
     collate = LabellingCollator(tokenizer, inputs.training.seed, causal=inputs.causal)
     trainer = LengthTrainer(
         trained,
-        asked,
+        arguments,
         data_collator=collate,
         train_dataset=inputs.rows,
         eval_dataset=inputs.windows,
@@ -183,7 +182,7 @@ def trainer_of(
 
 
 def train(trainer: LengthTrainer, model: PreTrainedModel, inputs: RunInputs, checkpoint: str | None) -> None:
-    """Train to the last step, from a checkpoint if there is one."""
+    """Train to the last step, starting from ``checkpoint`` unless it is None."""
     training, smoothed = inputs.training, trainer.args.label_smoothing_factor > 0
     with (
         chunked_loss(model, training.chunked_loss, causal=inputs.causal, smoothed=smoothed),
@@ -194,12 +193,12 @@ def train(trainer: LengthTrainer, model: PreTrainedModel, inputs: RunInputs, che
 
 
 class ProgressReport(TrainerCallback):
-    """Pass the share of steps done and the loss to a function."""
+    """Call ``progress`` with the share of steps done and the loss."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.progress = progress
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        """After every step."""
+        """Report after every step."""
         if self.progress is not None and state.is_world_process_zero and logs and "loss" in logs:
             self.progress(min(1.0, state.global_step / state.max_steps), logs["loss"])

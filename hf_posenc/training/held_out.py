@@ -1,7 +1,7 @@
-"""What a run was measured on, kept in its folder: the texts by name, the digest of their tokens, and the windows.
+"""Record of the held-out text of a run, kept in its folder: names of the texts, digest of their tokens, and windows.
 
-The text is not copied. It is read again, and the tokens at its end must be those that were measured. Its end is
-tokenised first, and the whole of it only where that gives other tokens.
+The text is not copied: it is read again, and the tokens at its end must have the same digest. The end of the text is
+tokenised first; all of it only if the digest differs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHARACTERS = 8
-"""Characters at the end of a text that are tokenised for each token that was held out: twice those of most texts."""
+"""Characters at the end of a text that are tokenised per held-out token: twice the average of most texts."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class HeldOut:
     """The held-out text of a run.
 
     Attributes:
-        tokens: how many at the end of the texts were held out.
-        digest: of them, in hexadecimal.
-        lengths: that were measured.
-        windows: at each length.
+        tokens: number of tokens at the end of the texts that were held out.
+        digest: digest of these tokens, in hexadecimal.
+        lengths: measured lengths, in tokens.
+        windows: number of windows at each length.
         scored: tokens at the end of each window that are scored.
-        texts: files and folders by their full names, and ``hub:NAME:SPLIT``; empty where documents have no names.
+        texts: full paths of files and folders, and ``hub:NAME:SPLIT``; empty if documents have no names.
         field: column of a record that holds its text.
     """
 
@@ -63,29 +63,29 @@ class HeldOut:
 
     @classmethod
     def of(cls, source: Any, windows: Mapping[str, Any] | None) -> HeldOut | None:
-        """The record of windows that were cut from the end of texts; None where rows of token ids were given."""
-        every = list((windows or {}).values())
-        if not every or not all(isinstance(one, HeldOutWindows) for one in every):
+        """Build the record of windows cut from the end of ``source``; None if the windows are rows of token ids."""
+        datasets = list((windows or {}).values())
+        if not datasets or not all(isinstance(dataset, HeldOutWindows) for dataset in datasets):
             return None
-        known = source if isinstance(source, TextSource) else TextSource(())
-        named = all(isinstance(part, (Path, HubDataset)) for part in known.parts)
-        names = [str(part.expanduser().resolve() if isinstance(part, Path) else part) for part in known.parts]
-        tokens, lengths = every[0].tokens, tuple(one.length for one in every)
+        texts = source if isinstance(source, TextSource) else TextSource(())
+        have_names = all(isinstance(part, (Path, HubDataset)) for part in texts.parts)
+        names = [str(part.expanduser().resolve() if isinstance(part, Path) else part) for part in texts.parts]
+        tokens, lengths = datasets[0].tokens, tuple(dataset.length for dataset in datasets)
         return cls(
-            len(tokens), digest_of(tokens), lengths, len(every[0]), every[0].scored, names if named else [],
-            known.field,
+            len(tokens), digest_of(tokens), lengths, len(datasets[0]), datasets[0].scored,
+            names if have_names else [], texts.field,
         )  # fmt: skip
 
     @classmethod
     def of_run(cls, folder: Path) -> HeldOut:
-        """The record in the folder of a run.
+        """Read the record from the folder of a run.
 
         Raises:
-            CheckpointMismatch: It cannot be read.
+            CheckpointMismatch: the record cannot be read.
         """
         try:
             stored = read_object(folder / HELD_OUT)
-            if stored.get("separator", "") is None:  # of an earlier version, where it could divide a file
+            if stored.get("separator", "") is None:  # earlier versions could split a file at a separator
                 del stored["separator"]
             record = cls(**stored)
             return replace(record, texts=found_from(record.texts, folder))
@@ -95,7 +95,7 @@ class HeldOut:
             ) from error
 
     def write(self, folder: Path) -> None:
-        """Keep the record in the folder of a run."""
+        """Write the record to the folder of a run."""
         write_json(folder / HELD_OUT, asdict(replace(self, texts=names_for(self.texts, folder))))
 
     def __str__(self) -> str:
@@ -103,14 +103,14 @@ class HeldOut:
         return f"the last {self.tokens:,} tokens of {names}"
 
     def read(self, tokenizer: PreTrainedTokenizerBase, unnamed: TextSource) -> Corpus:
-        """The held-out tokens, read again.
+        """Read the held-out tokens again.
 
         Args:
-            tokenizer: of the run.
-            unnamed: documents that are tried where those of the run have no names.
+            tokenizer: tokenizer of the run.
+            unnamed: documents to try if the texts of the run have no names.
 
         Raises:
-            CheckpointMismatch: The text is gone, or has other tokens now.
+            CheckpointMismatch: the text cannot be read, or has other tokens now.
         """
         source = TextSource.of_names(self.texts, field=self.field) if self.texts else unnamed
         try:
@@ -133,17 +133,17 @@ class HeldOut:
 
 
 def last_documents(documents: Iterable[Document], characters: int) -> deque[Document]:
-    """The documents at the end of a text, with that many characters or all; the first may lack its beginning."""
-    kept: deque[Document] = deque()
+    """Return the last documents, with ``characters`` characters or more if there are; only their ends are kept."""
+    last: deque[Document] = deque()
     size = 0
     for document in documents:
-        kept.append(replace(document, content=document.content[-characters:]))
-        size += len(kept[-1].content)
-        while size - len(kept[0].content) >= characters:
-            size -= len(kept.popleft().content)
-    return kept
+        last.append(replace(document, content=document.content[-characters:]))
+        size += len(last[-1].content)
+        while size - len(last[0].content) >= characters:
+            size -= len(last.popleft().content)
+    return last
 
 
 def digest_of(tokens: Tensor) -> str:
-    """Digest of tokens ``[token]``."""
+    """Return the digest of tokens ``[token]``, in hexadecimal."""
     return hashlib.blake2b(tokens.to(torch.int32).numpy().tobytes(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""How `Trainer` is set up for a run: its arguments, held-out losses by window, its batches, and precise weights."""
+"""Setup of `Trainer` for a run: its arguments, batches, held-out losses by window, and float32 master weights."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ WINDOWS = "_windows"
 
 
 class LengthTrainer(Trainer):
-    """Adds to the log of an evaluation on one dataset ``eval_NAME_windows``, the losses in the order of its windows.
+    """`Trainer` that also logs ``eval_NAME_windows``: the loss of every window of the dataset NAME, in order.
 
-    Two lengths are then compared window by window.
+    With them, two lengths are compared window by window.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -40,7 +40,7 @@ class LengthTrainer(Trainer):
         self.losses = list[float]()
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The windows of a batch, which the caller's arguments may have made larger than 1, one after another."""
+        """Evaluate the windows of a batch one at a time, whatever the batch size is."""
         count = len(inputs["input_ids"])
         windows = [{name: value[i : i + 1] for name, value in inputs.items()} for i in range(count)]
         losses = torch.stack(
@@ -51,7 +51,7 @@ class LengthTrainer(Trainer):
         return losses.mean(), None, None
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """A checkpoint or the result, whose tokenizer cuts texts where the model ends; remarks are of the result."""
+        """Save, and raise the tokenizer's length limit to that of the model; checkpoints do so without a warning."""
         super()._save(output_dir, state_dict)
         folder = Path(output_dir or self.args.output_dir)
         with warnings.catch_warnings():
@@ -60,7 +60,7 @@ class LengthTrainer(Trainer):
             raise_limits_in(folder, self.model)
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """One dataset, or several, for which this is called again with each."""
+        """Evaluate one dataset, or several: `Trainer` then calls this again for each."""
         self.losses = []
         metrics = super().evaluate(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self.losses:
@@ -70,44 +70,44 @@ class LengthTrainer(Trainer):
 
 
 class LabellingCollator(TrainerCallback):
-    """Collate rows into a batch; rows without labels get their own tokens, or are masked and get the masked ones.
+    """Collate rows into a batch, and label rows without labels: with their tokens, or with the tokens it masks.
 
-    Masks are drawn by seed, epoch and row alone: those of a run that is resumed, or shared by several processes, are
-    those of an undisturbed run in one.
+    Masks depend on seed, epoch and row only. A run that is resumed, or shared by several processes, therefore has the
+    same masks as an uninterrupted run in one process.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int, *, causal: bool) -> None:
         self.tokenizer, self.seed, self.causal = tokenizer, seed, causal
-        self.epoch = torch.tensor(0).share_memory_()  # with the workers of a DataLoader, which may outlive an epoch
+        self.epoch = torch.tensor(0).share_memory_()  # workers of a DataLoader may outlive an epoch
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Before the epoch's first batch is read."""
+        """Store the epoch before its first batch is read."""
         self.epoch.fill_(int(state.epoch or 0))
 
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
-        """Rows ``[token]`` to tensors ``[row, token]``."""
+        """Stack rows ``[token]`` to tensors ``[row, token]``."""
         for row in rows:
             check_row(row)
-        rows = [row if "labels" in row else self.labelled(row) for row in rows]
+        rows = [row if "labels" in row else self.with_labels(row) for row in rows]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def labelled(self, row: Row) -> Row:
-        """A row labelled with its tokens, which the model shifts; or with those that are masked in it."""
+    def with_labels(self, row: Row) -> Row:
+        """Label a row with its tokens, which the model shifts; or, for a masked model, mask it and label the masks."""
         ids = row["input_ids"]
         if self.causal:
             padding = row.get("attention_mask", torch.ones_like(ids)) == 0
             return {**row, "labels": ids.masked_fill(padding, IGNORED_LABEL)}
-        hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
-        drawn = (self.seed + (int(self.epoch) << 16)) % (1 << 32)
-        hide.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), drawn))
-        hidden, labels = hide.torch_mask_tokens(ids[None].clone())
-        return {**row, "input_ids": hidden[0], "labels": labels[0]}
+        masking = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
+        epoch_seed = (self.seed + (int(self.epoch) << 16)) % (1 << 32)
+        masking.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), epoch_seed))
+        masked, labels = masking.torch_mask_tokens(ids[None].clone())
+        return {**row, "input_ids": masked[0], "labels": labels[0]}
 
 
 def masked_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Cross-entropy loss in nats per masked token of the whole step, over all its batches and processes.
+    """Return the cross-entropy loss in nats per masked token of a step, over all its batches and processes.
 
-    A masked model of transformers averages over each batch, and `Trainer` would add these means up.
+    A masked model of transformers averages over each batch, and `Trainer` would sum these averages.
     """
     total = functional.cross_entropy(
         outputs.logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
@@ -121,30 +121,30 @@ CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 def training_arguments(
     training: Training,
     windows: Mapping[str, Any] | None,
-    more: Any,
+    overrides: Any,
     *,
     folder: str,
     keep: bool,
     autocast: bool,
     fresh: bool,
 ) -> TrainingArguments:
-    """`TrainingArguments` of a run.
+    """Build the `TrainingArguments` of a run.
 
     Args:
         training: settings of the run.
-        windows: that are measured; None for none.
-        more: the caller's own arguments, which override the others.
-        folder: of the checkpoints.
-        keep: whether there are checkpoints.
-        autocast: whether the run computes in bfloat16 whatever its settings are.
-        fresh: whether the run begins; a resumed one has been measured before its first step already.
+        windows: held-out windows by length, or None.
+        overrides: the caller's own arguments, which override the others.
+        folder: folder of the checkpoints.
+        keep: whether to write checkpoints.
+        autocast: whether to compute in bfloat16 even if ``training.bf16`` is false.
+        fresh: whether the run starts at step 0: only then the windows are measured before training.
     """
     from transformers import TrainingArguments
     from transformers.integrations import get_reporting_integration_callbacks
 
-    if more is not None and not isinstance(more, Mapping):
-        raise WrongKind(f"arguments is a mapping from names to values, got {shown(more)}. Pass a dictionary.")
-    # A share of unknown steps is a number below 1; where they are known, the number that a checkpoint stores.
+    if overrides is not None and not isinstance(overrides, Mapping):
+        raise WrongKind(f"arguments is a mapping from names to values, got {shown(overrides)}. Pass a dictionary.")
+    # `Trainer` reads a number below 1 as a share of the steps. Checkpoints store the number, where it is known.
     half = 0.5 if training.steps is None else ceil(training.steps / 2)
     settings = {
         **training.arguments,
@@ -169,17 +169,17 @@ def training_arguments(
             "prediction_loss_only": True,
         }  # fmt: skip
     try:
-        arguments = TrainingArguments(**{**settings, **(more or {})})
-        get_reporting_integration_callbacks(arguments.report_to)  # refuses experiment trackers it does not know
+        arguments = TrainingArguments(**{**settings, **(overrides or {})})
+        get_reporting_integration_callbacks(arguments.report_to)  # refuses unknown experiment trackers
     except (TypeError, ValueError, AttributeError, ImportError) as error:
         raise TrainingImpossible(
-            f"TrainingArguments refuses what was asked for: {first_line(error)}. Correct arguments."
+            f"TrainingArguments refuses these settings: {first_line(error)}. Correct arguments."
         ) from error
     return arguments
 
 
 def checkpointing() -> dict[str, Any]:
-    """`TrainingArguments` that trade time for memory, under the name that this version of transformers has for it."""
+    """Return the `TrainingArguments` of gradient checkpointing, by their names in this version of transformers."""
     from transformers import TrainingArguments
 
     name = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
@@ -188,11 +188,11 @@ def checkpointing() -> dict[str, Any]:
 
 @contextmanager
 def float32_masters(model: nn.Module) -> Iterator[None]:
-    """Hold the weights of ``model`` in float32 during the block, and give them their dtype back after it.
+    """Convert the weights of ``model`` to float32 inside the block, and back to their dtype after it.
 
-    Mixed-precision training with master weights (Micikevicius et al. 2017, arXiv:1710.03740): steps of AdamW are added
-    to float32 weights, and `autocast` computes in bfloat16 from them. Weights in bfloat16 themselves would round most
-    steps of a small learning rate to nothing.
+    Mixed-precision training with master weights (Micikevicius et al. 2017, arXiv:1710.03740): AdamW updates float32
+    weights, and `autocast` computes in bfloat16. With bfloat16 weights, most updates at a small learning rate would be
+    rounded to zero.
     """
     halves = {name: weight.dtype for name, weight in model.named_parameters() if weight.dtype in HALF}
     for name, weight in model.named_parameters():
@@ -202,5 +202,5 @@ def float32_masters(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for name, weight in model.named_parameters():
-            if name in halves and type(weight.data) is Tensor:  # what FSDP has sharded stays as it is
+            if name in halves and type(weight.data) is Tensor:  # weights that FSDP sharded stay float32
                 weight.data = weight.data.to(halves[name])

@@ -22,9 +22,9 @@ class LossPoint:
 
     Attributes:
         step: optimiser steps done; 0 is before training.
-        loss: of the rows trained on, nats/token; None where nothing was trained yet.
-        held_out: loss of held-out text by length, nats/token; empty where it was not measured.
-        windows: the same by window: at every length, windows of the same number end at the same token.
+        loss: training loss, nats/token; None before the first step.
+        held_out: held-out loss by length, nats/token; empty if it was not measured at this step.
+        windows: held-out losses of all windows by length. Window n ends at the same token at every length.
     """
 
     step: int
@@ -33,16 +33,16 @@ class LossPoint:
     windows: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         held_out = {str(length): loss for length, loss in self.held_out.items()}
         windows = {str(length): list(losses) for length, losses in self.windows.items()}
         return {"step": self.step, "loss": self.loss, "held_out": held_out} | ({"windows": windows} if windows else {})
 
     def difference(self, length: int, against: int) -> tuple[float, float] | None:
-        """The loss at a length minus that at another, window by window: mean and half of the 95 % confidence interval.
+        """Return the mean over windows of loss at ``length`` − loss at ``against``, and half of its 95 % interval.
 
-        Text that a model was adapted to has a lower loss at every length; what a longer context adds is this
-        difference. None where windows were not kept; half of the interval is NaN for a single window.
+        Adapting to a text lowers its loss at every length; this difference is what a longer context adds. None if the
+        losses of windows are not known; half of the interval is NaN for a single window.
         """
         longer, shorter = self.windows.get(length), self.windows.get(against)
         if not longer or not shorter:
@@ -51,7 +51,7 @@ class LossPoint:
 
 
 def points(history: Sequence[Mapping[str, Any]]) -> list[LossPoint]:
-    """`Trainer`'s log, a point a step."""
+    """Convert the log of `Trainer` to one point per step."""
     losses: dict[int, float] = {}
     held_out: dict[int, dict[int, float]] = {}
     windows: dict[int, dict[int, list[float]]] = {}
@@ -60,8 +60,8 @@ def points(history: Sequence[Mapping[str, Any]]) -> list[LossPoint]:
             losses[entry["step"]] = entry["loss"]
         for name, value in entry.items():
             if (measured := MEASURED.fullmatch(name)) is not None:
-                found = windows if measured["kind"] == "windows" else held_out
-                found.setdefault(entry["step"], {})[int(measured["length"])] = value
+                losses_by_step = windows if measured["kind"] == "windows" else held_out
+                losses_by_step.setdefault(entry["step"], {})[int(measured["length"])] = value
     return [
         LossPoint(
             step, losses.get(step), dict(sorted(held_out.get(step, {}).items())),
@@ -77,7 +77,7 @@ def curve_plot(runs: Sequence[Sequence[LossPoint]], trained_length: int, path: P
     Args:
         runs: one curve per seed; with several, lines are means and bands span minimum to maximum.
         trained_length: pre-training context length in tokens.
-        path: of the plot; the suffix selects the format, such as ``.png`` or ``.svg``.
+        path: file of the plot; the suffix selects the format, such as ``.png`` or ``.svg``.
 
     Raises:
         MissingPackage: matplotlib is not installed.

@@ -1,12 +1,11 @@
-"""Training methods: full fine-tuning, or LoRA; and their default learning rates, each with its source.
+"""Training methods (full fine-tuning and LoRA) and their default learning rates, each with its source.
 
-In addition to its own parameters, LoRA trains whole copies of norms, input embeddings and position parameters. LoRA
-alone does not reach the target length, and with these it comes close to full training (Chen et al. 2023, "LongLoRA",
-arXiv:2309.12307, section 3.3).
+LoRA also trains copies of norms, input embeddings and position parameters. Without these, it does not reach the target
+length; with them, it comes close to full training (Chen et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.3).
 
-The rates of long-context fine-tuning are an order of magnitude below those of adapters for short tasks: LongLoRA, YaRN
-and Position Interpolation all train 7B and 13B models at 2e-5. Below a billion parameters there are no published runs
-at new lengths; the rates are those of the methods' own papers, and of this package's starters.
+Learning rates of long-context fine-tuning are an order of magnitude below those of adapters for short tasks: LongLoRA,
+YaRN and Position Interpolation all train 7B and 13B models at 2e-5. Below a billion parameters there are no published
+runs at new lengths. The rates there come from the papers of the methods, and from the models of this package.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class LearningRate:
 
     Attributes:
         value: the rate.
-        source: where it was published or measured; ``as given`` where the caller has chosen it.
+        source: where it was published or measured; ``as given`` if the caller chose it.
     """
 
     value: float
@@ -52,10 +51,10 @@ LONGLORA_70B = LearningRate(1e-5, "LongLoRA, 70B, arXiv:2309.12307, section 4.1"
 YARN_70B = LearningRate(1e-5, "YaRN, 70B, train.sh of the released code")
 
 SMALL, BILLION, LARGE = 5e7, 1e9, 3e10
-"""Numbers of parameters up to which a rate holds."""
+"""Largest numbers of parameters for which a rate is the default."""
 LORA = ((SMALL, STARTERS), (BILLION, LORA_GPT2), (LARGE, LONGLORA), (inf, LONGLORA_70B))
 FULL = ((SMALL, STARTERS), (BILLION, BERT), (LARGE, YARN), (inf, YARN_70B))
-"""Numbers of parameters, and the rate up to each."""
+"""Pairs of a largest number of parameters and its rate."""
 METHODS = {"full": FULL, "lora": LORA}
 """Default learning rates of each method."""
 
@@ -68,7 +67,7 @@ def lora(
     target_modules: Sequence[str] = (),
     train_embeddings: bool = True,
 ) -> LoraConfig:
-    """LoRA on every linear layer of the base, or those called ``target_modules`` (Hu et al. 2021, arXiv:2106.09685)."""
+    """Configure LoRA on all linear layers of the base, or on ``target_modules`` (Hu et al. 2021, arXiv:2106.09685)."""
     from peft import LoraConfig
 
     linear = linear_layers(model)
@@ -86,10 +85,10 @@ def lora(
 
 
 def check_method(name: str, model: nn.Module) -> None:
-    """Refuse a method that cannot train this model.
+    """Check that a method can train this model.
 
     Raises:
-        TrainingImpossible: the method cannot train this model.
+        TrainingImpossible: the weights are quantised (full), or the model has an adapter already (LoRA).
     """
     if name == "full":
         if is_quantised(model):
@@ -100,20 +99,20 @@ def check_method(name: str, model: nn.Module) -> None:
         return
     if hasattr(model, "peft_config"):
         raise TrainingImpossible(
-            f"This {type(model).__name__} has a PEFT adapter already, and method {name!r} would put on another. "
-            "Go on with the run that trained it (resume), or pass what model.merge_and_unload() returns."
+            f"This {type(model).__name__} has a PEFT adapter already, and method {name!r} would add another. "
+            "Resume the run that trained it, or pass what model.merge_and_unload() returns."
         )
 
 
 def peft_config_of(model: nn.Module, training: Training) -> LoraConfig | None:
-    """The PEFT configuration for a model and the settings of a run; None for full fine-tuning."""
+    """Return the PEFT configuration for a model and the settings of a run; None for full fine-tuning."""
     if training.method == "full":
         return None
     return lora(model, **{name: getattr(training, name) for name in OF_LORA})
 
 
 def adapted(model: nn.Module, config: LoraConfig | None) -> Any:
-    """The model with an adapter of PEFT, whose copies of modules train in float32; the model itself without one."""
+    """Add a PEFT adapter whose copies of modules train in float32; without ``config``, return the model itself."""
     if config is None:
         return model
     from peft import get_peft_model
@@ -125,12 +124,12 @@ def adapted(model: nn.Module, config: LoraConfig | None) -> Any:
 
 
 def learning_rate_for(method: str, parameters: int) -> LearningRate:
-    """The default learning rate of a method for a model of so many parameters."""
+    """Return the default learning rate of a method for a number of model parameters."""
     return next(rate for most, rate in METHODS[method] if parameters <= most)
 
 
 def parameter_count(model: nn.Module) -> int:
-    """The parameters of a model, those that are shared counted once, and quantised ones as what they stand for."""
+    """Count the parameters of a model: shared ones once, and packed 4-bit weights by the weights they hold."""
     counts = {id(weight): weight.numel() for weight in model.parameters()}
-    counted = getattr(model, "num_parameters", None)  # transformers counts two 4-bit weights a byte
+    counted = getattr(model, "num_parameters", None)  # transformers counts two 4-bit weights per byte
     return int(counted()) if callable(counted) else sum(counts.values())

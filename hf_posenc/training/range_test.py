@@ -1,13 +1,13 @@
-"""Learning-rate range test: train some steps at a rate that rises exponentially, and see where the loss falls.
+"""Learning-rate range test: train some steps at exponentially rising rates, and find the rates that lower the loss.
 
-The loss of single rows varies more than some dozen steps of fine-tuning lower it. Each row is therefore read twice:
-first by the model as it is, then while it is trained; what counts is the difference.
+The loss varies more between rows than a few dozen steps of fine-tuning lower it. Each row is therefore read twice:
+first by the original model, then by the model in training.
 
-    difference[t] = loss of the trained model on the rows of step t  −  that of the model as it was
+    difference[t] = loss of the trained model on the rows of step t  −  loss of the original model on these rows
 
-The differences are smoothed by an exponential moving average. Smith reads off the largest usable rate where the loss
-stops falling and begins to rise. Here it is the last rate before the average rises from its lowest value back to 0. A
-tenth of it is proposed as the peak of a run: the peak holds for many steps, and a rate of the test for one.
+The differences are smoothed by an exponential moving average. Smith's largest usable rate is where the loss stops
+falling and begins to rise. Here it is the last rate before the average rises from its lowest value back to 0. A tenth
+of it is suggested as the peak of a run, because a run stays near its peak for many steps, and the test for one.
 
 Smith 2015, "Cyclical Learning Rates for Training Neural Networks", arXiv:1506.01186, section 3.3.
 """
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 STEPS, LOWEST, HIGHEST = 50, 1e-6, 1.0
-MEMORY = 0.8  # share of the average that a step leaves
-BELOW = 10  # the rate proposed is the highest usable one divided by this
+MEMORY = 0.8  # decay of the moving average per step
+BELOW = 10  # the suggested rate is the highest usable one divided by this
 DIVERGED = 1.0  # nats/token that the loss may rise before the test ends
 
 
 @dataclass(frozen=True)
 class RangeTest:
-    """The result of a learning-rate range test, step by step; it ends early where the loss diverges.
+    """Result of a learning-rate range test, step by step; the test ends early if the loss diverges.
 
     Attributes:
-        rates: of each step, rising.
-        differences: loss minus that of the model as it was, on the rows of each step, nats/token.
-        smoothed: their moving average.
-        suggested: a peak learning rate; None where no rate lowered the loss.
+        rates: learning rate of each step, rising.
+        differences: loss minus loss of the original model on the rows of each step, nats/token.
+        smoothed: moving average of the differences.
+        suggested: suggested peak learning rate; None if no rate lowered the loss.
     """
 
     rates: tuple[float, ...]
@@ -57,7 +57,7 @@ class RangeTest:
 
     @classmethod
     def of(cls, rates: list[float], before: list[float], losses: list[float]) -> RangeTest:
-        """Evaluate the losses of the steps that were done."""
+        """Evaluate the losses of the completed steps."""
         differences = [after - first for after, first in zip(losses, before, strict=False)]
         smoothed = moving_average(differences)
         usable = highest_usable(rates, smoothed)
@@ -78,18 +78,18 @@ def find_learning_rate(
 ) -> RangeTest:
     """Suggest a peak learning rate by a range test. The model is trained: pass a copy if it is needed afterwards.
 
-    Arguments are those of `finetune`, whose errors are raised as well. The length of the run in steps, its schedule
-    and its measurements have no part in the test; held-out text is read and checked alone.
+    Arguments and errors are those of `finetune`. The test ignores the steps, the schedule and the measurements of the
+    run; held-out text is only read and checked.
 
     Args:
-        model: to train.
-        tokenizer: of the model.
+        model: model to train.
+        tokenizer: tokenizer of the model.
         texts: training documents.
-        training: settings of the run that a rate is wanted for.
+        training: settings of the planned run.
         held_out: held-out documents of the run.
-        steps: learning rates to try, 2 or more; the rows of each step are read twice.
+        steps: number of learning rates to try, 2 or more; the rows of each step are read twice.
         lowest: rate of the first step.
-        highest: rate of the last one.
+        highest: rate of the last step.
         progress: called after every step with the share done, 0 … 1, and the step's loss.
 
     Raises:
@@ -97,7 +97,7 @@ def find_learning_rate(
     """
     if not (0 < lowest < highest and steps >= 2):
         raise TrainingImpossible(
-            f"{steps} rates from {lowest:g} to {highest:g} were asked for. Choose an increasing range."
+            f"{steps} rates from {lowest:g} to {highest:g} do not rise. Choose an increasing range and 2 steps or more."
         )
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
         raise TrainingImpossible(
@@ -117,19 +117,19 @@ def find_learning_rate(
 
 
 def moving_average(values: list[float]) -> list[float]:
-    """Exponential moving average, with the weights of the first values made up for."""
-    average, found = 0.0, []
+    """Return the exponential moving average with bias correction, as in Adam."""
+    average, averages = 0.0, []
     for number, value in enumerate(values, 1):
         average = MEMORY * average + (1 - MEMORY) * value
-        found.append(average / (1 - MEMORY**number))
-    return found
+        averages.append(average / (1 - MEMORY**number))
+    return averages
 
 
 def highest_usable(rates: list[float], averages: list[float]) -> float | None:
-    """The last rate before the average rises from its lowest value back to 0; None where it is never below 0.
+    """Return the last rate before the average rises from its lowest value back to 0; None if it is never below 0.
 
-    At the lowest rates the average varies around 0, so that its first rise to 0 says nothing; and a model that has
-    diverged may by chance be better on the rows of a later step.
+    At the lowest rates the average varies around 0, so that its first rise to 0 means nothing. A diverged model may by
+    chance be better on the rows of a later step.
     """
     lowest = min(range(len(averages)), key=averages.__getitem__)
     rise = list(takewhile(lambda step: averages[step] < 0, range(lowest, len(averages))))
@@ -137,14 +137,14 @@ def highest_usable(rates: list[float], averages: list[float]) -> float | None:
 
 
 class TwiceRead(IterableDataset):
-    """Some rows of a data set in an order drawn from ``seed``, and the same again; of a stream, the first ones."""
+    """``count`` rows of a dataset in random order (of a stream, the first ones), then the same rows again."""
 
     def __init__(self, rows: Any, count: int, seed: int) -> None:
-        known = count_of(rows)
-        if known is None:
+        size = count_of(rows)
+        if size is None:
             self.rows = list(islice(cycle(rows), count))
         else:
-            order = torch.randperm(known, generator=torch.Generator().manual_seed(seed)).tolist()
+            order = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).tolist()
             self.rows = [rows[index] for index in islice(cycle(order), count)]
 
     def __iter__(self) -> Iterator[Any]:
@@ -152,26 +152,26 @@ class TwiceRead(IterableDataset):
 
 
 class RisingRate(TrainerCallback):
-    """Set the learning rate of every step, keep the losses, and end the run where they diverge.
+    """Set the learning rate of every step, record the losses, and stop the run if they diverge.
 
     Args:
-        rates: of the steps in the second half of a run; in the first half the rate is 0.
+        rates: learning rates of the second half of the steps; in the first half the rate is 0.
     """
 
     def __init__(self, rates: list[float]) -> None:
         self.rates, self.losses = rates, list[float]()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """Before every step; `Trainer` has set the rate of its schedule after the last one."""
+        """Overwrite the rate that `Trainer` has set by its schedule."""
         step = state.global_step - len(self.rates)
         if step == 0:
-            optimizer.state.clear()  # what AdamW has gathered at a rate of 0
+            optimizer.state.clear()  # moments of AdamW from the steps at rate 0
         rate = self.rates[step] if step >= 0 else 0.0
         for group in optimizer.param_groups:
             group["lr"] = rate
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        """After every step."""
+        """Record the loss after every step."""
         if logs and "loss" in logs:
             self.losses.append(logs["loss"])
             step = len(self.losses) - 1 - len(self.rates)

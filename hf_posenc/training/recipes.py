@@ -1,6 +1,6 @@
-"""Named recipes of fine-tuning: what each adds to a scheme, the length of its rows, and settings that suit it.
+"""Named fine-tuning recipes: each changes the scheme, and has a row length and default settings.
 
-Whatever is given otherwise overrides a recipe's settings."""
+Settings that the caller passes override those of the recipe."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ STEPS = 150
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
-    """A recipe of fine-tuning.
+    """A fine-tuning recipe.
 
     Attributes:
-        summary: what it does, in a line.
-        source: of the idea.
-        scheme: from the scheme that was asked for, or None, to the one to patch in.
+        summary: description in one line.
+        source: paper of the idea.
+        scheme: function from the requested scheme, or None, to the scheme to patch in.
         rows: whether rows have the trained length or the target length.
-        settings: of `Training`.
+        settings: default values of fields of `Training`.
     """
 
     summary: str
     source: str
-    scheme: Callable[[str | None], str | None] = lambda given: given
+    scheme: Callable[[str | None], str | None] = lambda scheme: scheme
     rows: Rows = "target"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -40,31 +40,31 @@ class FinetuneRecipe:
         """Check the settings that do not depend on a model, before one is loaded.
 
         Raises:
-            TrainingImpossible: one is out of range, or the method has no use for it.
+            TrainingImpossible: a setting is out of range, or the method does not use it.
         """
         self.of_length(2, settings | {"length": 2})
 
     def training(self, model: nn.Module, **settings: Any) -> Training:
-        """Settings for a model that is patched already; ``settings`` override the recipe's."""
+        """Return the settings for a patched model; ``settings`` override those of the recipe."""
         trained, target = lengths_of(model)
         return self.of_length(target if self.rows == "target" else trained, settings)
 
     def of_length(self, length: int, settings: Mapping[str, Any]) -> Training:
-        """The recipe's settings for rows of this length, and others that override them."""
-        own = {"length": length, "steps": STEPS, **self.settings}
+        """Return the recipe's settings for rows of this length, overridden by ``settings``."""
+        defaults = {"length": length, "steps": STEPS, **self.settings}
         if settings.get("epochs") is not None:
-            own["steps"] = None
-        return Training(**{**own, **settings})
+            defaults["steps"] = None
+        return Training(**{**defaults, **settings})
 
 
 def with_pose(scheme: str | None) -> str:
-    """The scheme, YaRN by default, composed with PoSE."""
-    given = scheme or "yarn"
-    return given if "pose" in given.split("+") else f"{given}+pose"
+    """Compose the scheme, YaRN by default, with PoSE."""
+    scheme = scheme or "yarn"
+    return scheme if "pose" in scheme.split("+") else f"{scheme}+pose"
 
 
 def only_drope(scheme: str | None) -> str:
-    """DroPE."""
+    """Return DroPE, and refuse any other scheme."""
     if scheme not in (None, "drope"):
         raise TrainingImpossible(
             f"Recipe drope removes the rotation, and scheme {shown(scheme)} was asked for. Leave the scheme out."
@@ -92,14 +92,14 @@ RECIPES: dict[str, FinetuneRecipe] = {
         settings={"method": "full", "batch": 8, "steps": 200},
     ),
 }
-"""Recipes by name, which are those of ``hf-posenc finetune --recipe``."""
+"""Recipes by name, as in ``hf-posenc finetune --recipe``."""
 
 
 def recipe_of(name: str) -> FinetuneRecipe:
-    """The recipe called ``name``.
+    """Return the recipe called ``name``.
 
     Raises:
-        TrainingImpossible: There is no recipe of that name.
+        TrainingImpossible: there is no recipe of that name.
     """
     if name not in RECIPES:
         raise TrainingImpossible(

@@ -1,4 +1,4 @@
-"""The rows to train on, and the held-out windows to measure on, for a model and its settings."""
+"""Training rows and held-out windows of a run, cut from its texts."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from hf_posenc.texts import TextPart
-ROW_COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")  # that a model takes
+ROW_COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")  # arguments of a model
 SHARE, MOST = 0.05, 0.25
-"""Of the tokens of a text: what is held out, and what may be where the windows to measure on take more."""
+"""Shares of a text that are held out: the usual one, and the most if the windows need more tokens."""
 
 
 def lengths_of(model: nn.Module) -> tuple[int, int]:
-    """Trained and target length of a patched model, in tokens.
+    """Return the trained and the target length of a patched model, in tokens.
 
-    Of an unpatched one, both are what it reads as it is: its trained length, or the length that its own configuration
+    For an unpatched model both are its own context length: the trained length, or the length that its configuration
     scales it to.
     """
     if is_patched(model):
@@ -62,24 +62,24 @@ def training_rows(
     folder: Path | None = None,
     on_read: OnRead | None = None,
 ) -> tuple[Any, Corpus | None]:
-    """Rows of ``training.length`` tokens to train on; and what was set aside of the text, if anything."""
+    """Return rows of ``training.length`` tokens, and the end of the text if it was held out."""
     check_reach(model, training.length)
     separate = training.packing == "separate"
     if separate and not is_causal(model):
         raise TrainingImpossible(
-            "transformers does not keep packed documents apart in an encoder. Choose packing='joined'."
+            "transformers does not separate packed documents in an encoder. Choose packing='joined'."
         )
     if isinstance(texts, Dataset):
         if hasattr(texts, "__len__") and len(texts):
             check_row(texts[0])
         return texts, None
-    if (ready := token_rows(texts)) is not None:
-        return ready, None
+    if (rows := token_rows(texts)) is not None:
+        return rows, None
     base = base_model_of(model)[0]
     shared = len(texts.named() & held_out.named()) if isinstance(held_out, TextSource) else 0
     if shared:
         warnings.warn(
-            f"Training files or datasets that are held out as well: {shared}. The held-out loss is measured on trained "
+            f"{shared} training files or datasets are held out as well, so the held-out loss is measured on training "
             "text. Remove them from one of the two.",
             HeldOutOverlap,
             stacklevel=4,  # where `finetune` was called
@@ -95,17 +95,17 @@ def training_rows(
 
 
 def check_reach(model: nn.Module, length: int) -> None:
-    """Refuse rows that are longer than the model reaches."""
+    """Refuse rows that are longer than the target length of the model."""
     _, reach = lengths_of(model)
     if length > reach:
         raise LengthContradiction(
-            f"Rows of {length} tokens were asked for, and this model reaches {reach}. "
+            f"Rows of {length} tokens exceed the length that this model reaches, {reach}. "
             "Choose a shorter length, or patch the model with a larger factor."
         )
 
 
 def tokens_of_run(training: Training) -> float:
-    """Tokens that the steps of a run read in all processes; infinite where it has epochs instead."""
+    """Return the number of tokens that the steps of a run read in all processes; infinite if it has epochs."""
     if training.steps is None:
         return inf
     processes = PartialState(cpu=not torch.accelerator.is_available()).num_processes
@@ -113,16 +113,16 @@ def tokens_of_run(training: Training) -> float:
 
 
 def count_of(rows: Any) -> int | None:
-    """Number of rows; None for those that are read while they are trained on."""
+    """Return the number of rows; None for rows that are streamed during training."""
     return len(rows) if hasattr(rows, "__len__") else None
 
 
 def token_rows(source: TextSource) -> Any:
-    """The dataset of a source whose records are token ids and no text, as tensors; None for any other."""
+    """Return the dataset, as tensors, of a source with records of token ids; None for a source of texts."""
     part = source.parts[0] if len(source.parts) == 1 else None
     columns = getattr(part, "column_names", None)
-    ready = isinstance(columns, list) and "input_ids" in columns and source.field not in columns
-    if part is None or not ready or source.streams:
+    has_tokens = isinstance(columns, list) and "input_ids" in columns and source.field not in columns
+    if part is None or not has_tokens or source.streams:
         return None
     return part.select_columns([name for name in ROW_COLUMNS if name in columns]).with_format("torch")
 
@@ -134,13 +134,13 @@ def held_out_rows(
     training: Training,
     end: Corpus | None = None,
 ) -> dict[str, Any]:
-    """Held-out windows to measure on, by length."""
+    """Return held-out windows by length, cut from ``end`` if it is given, else from the documents of ``held_out``."""
     lengths = measured_lengths(model, training)
     if end is None:
         texts = held_out.otherwise if isinstance(held_out, HeldOutSplit) else held_out
         if texts is None:
             raise LengthContradiction(
-                "The end of this text cannot be held out: it is too short for the lengths to measure, or is "
+                "The end of this text cannot be held out: it is too short for the measured lengths, or it is "
                 "streamed. Pass held-out documents, or more text."
             )
         texts = TextSource.of_texts("held_out", texts)
@@ -151,32 +151,32 @@ def held_out_rows(
 
 
 def measured_lengths(model: nn.Module, training: Training) -> list[int]:
-    """The lengths that held-out text is measured at."""
+    """Return the lengths at which the held-out loss is measured, in tokens."""
     trained, target = lengths_of(model)
     lengths = sorted(training.eval_lengths) or doubling_lengths(trained, target)
     if not 2 <= lengths[0] <= lengths[-1] <= target:
         raise LengthContradiction(
-            f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
+            f"Lengths {lengths} are not within 2 … {target}, which this model reaches. Choose others."
         )
     return lengths
 
 
 @dataclass(frozen=True)
 class HeldOutSplit:
-    """Measure on the end of the training text: its last 5 %, or as many tokens as the windows take, at most a quarter.
+    """Hold out the end of the training text: its last 5 %, or as many tokens as the windows need, at most a quarter.
 
     Attributes:
-        otherwise: documents to measure on where the text is too short for that, or is streamed; without any, such a
-            text is refused.
+        otherwise: held-out documents for a text that is too short for that, or is streamed. Without them, such a text
+            is refused.
     """
 
     otherwise: TextSource | Sequence[TextPart] | None = None
 
 
 def split_end(corpus: Corpus, needed: int) -> tuple[Corpus, Corpus | None]:
-    """The tokens to train on and those to hold out; all and None where ``needed`` are more than a quarter of all.
+    """Split a corpus into training tokens and held-out tokens.
 
-    A document across the border is cut in two.
+    A document across the border is cut in two. The second is None if ``needed`` exceeds a quarter of the tokens.
     """
     tokens = len(corpus.tokens)
     if needed > MOST * tokens:
@@ -187,7 +187,7 @@ def split_end(corpus: Corpus, needed: int) -> tuple[Corpus, Corpus | None]:
 
 
 def tail(corpus: Corpus, count: int) -> Corpus:
-    """The last ``count`` tokens, or all of a shorter text; the first document begins with them."""
+    """Return the last ``count`` tokens, or all of a shorter text; their first document starts at index 0."""
     border = max(0, len(corpus.tokens) - count)
     starts = corpus.starts[corpus.starts > border] - border
     return replace(corpus, tokens=corpus.tokens[border:], starts=torch.cat((torch.zeros(1, dtype=torch.long), starts)))

@@ -1,7 +1,7 @@
-"""The folder of a run: locked and checked before the first step, resumed if the run was killed, filled at its end.
+"""Run folder: lock and check it before the first step, resume from it after an interruption, save the result in it.
 
 `Trainer` writes a checkpoint file by file and resumes from the highest number, complete or not. Here the last file of a
-checkpoint is a manifest of all the others, and a folder belongs to one run, with its settings in ``run.json``.
+checkpoint is a manifest of the other files. A folder belongs to one run, whose settings are in ``run.json``.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ WRITTEN = (
     "config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "config.yaml", "README.md",
     HELD_OUT, CURVE, "curve.png",
 )  # fmt: skip
-"""Files of a run that somebody else may have as well."""
-FREE_SETTINGS = ("save_every", "report_to")  # which a continued run may have otherwise
-FLOAT32 = 4  # bytes of a number that is trained
+"""Files of a run whose names other programs use as well."""
+FREE_SETTINGS = ("save_every", "report_to")  # which a resumed run may change
+FLOAT32 = 4  # bytes of a trained parameter
 KEPT_COPIES = 3
 """Copies of the trained parameters: two checkpoints are kept while a third, or the result, is written."""
 MOMENTS = 2
@@ -64,13 +64,13 @@ UNFINISHED = "unfinished"
 GROUPS = "attention_groups"
 MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
 STREAMED = "streamed"
-"""In place of a number of rows: more steps read more of the text."""
+"""Stands for the number of rows of a streamed text: more steps read more of it."""
 NAMES = {MODEL: "model (digest)", CORPUS: "text (digest)", CODE: "code of the scheme (digest)"}
-"""Digests among the settings, as a message names them."""
+"""Names of the digests among the settings, for error messages."""
 
 
 def claim_folder(
-    held: ExitStack,
+    stack: ExitStack,
     folder: Path,
     trained: nn.Module,
     settings: dict[str, Any],
@@ -78,13 +78,13 @@ def claim_folder(
     *,
     resume: bool,
 ) -> None:
-    """Lock ``folder`` for this run until ``held`` ends; a new folder is removed again if that fails."""
+    """Lock ``folder`` for this run until ``stack`` closes; remove a folder that was created here if that fails."""
     state = PartialState(cpu=not torch.accelerator.is_available())
     with folder_created(folder):
         if state.is_main_process:
-            held.enter_context(exclusive_folder(folder))
+            stack.enter_context(exclusive_folder(folder))
         check_checkpoint_space(folder, trained)
-        if state.num_processes > 1:  # under FSDP, others than the main process may not have loaded the weights
+        if state.num_processes > 1:  # under FSDP, only the main process may have loaded the weights
             settings = settings | {MODEL: broadcast_object_list([settings[MODEL]])[0]}
         with state.main_process_first():
             start_run(folder, settings, resume=resume)
@@ -94,15 +94,15 @@ def claim_folder(
             (folder / HELD_OUT).unlink(missing_ok=True)
 
 
-def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: bool) -> dict[str, Any]:
-    """The settings that a run and its continuation must share.
+def shared_settings(model: nn.Module, training: Training, rows: Any, *, trains_all: bool) -> dict[str, Any]:
+    """Return the settings that a run and its continuation must share.
 
     Args:
-        model: before a method of PEFT wraps it.
+        model: the model before PEFT wraps it.
         training: settings of the run.
-        rows: to train on.
-        whole: whether checkpoints hold all weights. Those of a model from random weights are then not compared, as
-            nobody can draw them again.
+        rows: training rows.
+        trains_all: whether checkpoints hold all weights. Random initial weights are then not compared, because they
+            cannot be drawn again.
     """
     stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
@@ -110,17 +110,17 @@ def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: b
     loaded = bool(getattr(model.config, "name_or_path", ""))
     schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
     text = rows.digest if isinstance(rows, PackedRows) else None
-    code = digest_of_own({type(scheme) for scheme in schemes})  # empty where all are of this package
+    code = digest_of_own({type(scheme) for scheme in schemes})  # empty if all belong to this package
     return {
         **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),
-        MODEL: sampled_weights_digest(model, values=loaded or not whole),
+        MODEL: sampled_weights_digest(model, values=loaded or not trains_all),
         ROWS: STREAMED if text == "" else count_of(rows), CORPUS: text or None,
     }  # fmt: skip
 
 
 @contextmanager
 def exclusive_folder(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` (made if need be) during the block; the lock ends with the process, however it ends."""
+    """Lock ``folder`` inside the block, and create it if needed; the system drops the lock when the process ends."""
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
@@ -131,7 +131,7 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise FolderInUse(
-                f"{folder} is in use by another run. Wait for that to end, or choose another folder."
+                f"{folder} is in use by another run. Wait until that run ends, or choose another folder."
             ) from error
         except OSError:  # a file system without locks
             pass
@@ -147,23 +147,23 @@ def check_checkpoint_space(folder: Path, trained: nn.Module) -> None:
 
 
 def save_result(trainer: Trainer, folder: Path, curve: Sequence[LossPoint]) -> None:
-    """Save the trained model, gathered from all processes, and last the loss curve, which marks a run as finished."""
-    first, unfinished = trainer.is_world_process_zero(), folder / UNFINISHED
-    if first:
+    """Save the trained model, gathered from all processes, then the loss curve, which marks the run as finished."""
+    is_main, unfinished = trainer.is_world_process_zero(), folder / UNFINISHED
+    if is_main:
         shutil.rmtree(unfinished, ignore_errors=True)
     try:
         trainer.save_model(str(unfinished))
-        if first:
-            (unfinished / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
+        if is_main:
+            (unfinished / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle; run.json holds the same
             write_json(unfinished / CURVE, [point.to_dict() for point in curve])
             move_in(unfinished, folder, companions=(SIDECAR, PARAMETERS), last=(CURVE,))
     finally:
-        if first:
+        if is_main:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def facts_of(training: Training, start: RunStart, curve: Sequence[LossPoint]) -> dict[str, Any]:
-    """What the model card of an adapter says of its training."""
+    """Return the facts about the training for the model card of an adapter."""
     names = ("method", "rank", "steps", "length", "batch", "accumulate")
     facts = {name: f"{value:,}" if isinstance(value := getattr(training, name), int) else value for name in names}
     facts |= {"learning_rate": f"{start.learning_rate:g}"}
@@ -176,10 +176,10 @@ def facts_of(training: Training, start: RunStart, curve: Sequence[LossPoint]) ->
 
 
 class WriteManifest(TrainerCallback):
-    """Writes the manifest of every checkpoint, after its last file."""
+    """Write the manifest of every checkpoint after its last file."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """`Trainer` has written everything else, in every process."""
+        """Write the manifest once `Trainer` has written the other files in all processes."""
         PartialState().wait_for_everyone()
         if not state.is_world_process_zero:
             return
@@ -188,20 +188,20 @@ class WriteManifest(TrainerCallback):
 
 
 class RunFinished(Exception):
-    """All steps of a run are done."""
+    """Raised when all steps of a run are done."""
 
 
 class StopAtLastStep(TrainerCallback):
     """Stop a resumed run that was killed after its last step: `Trainer` would take one more."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Before every step."""
+        """Stop before a step that exceeds the number of steps."""
         if state.global_step >= state.max_steps:
             raise RunFinished
 
 
 def start_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
-    """Claim ``folder`` for a run of these settings. A run that is resumed may have more steps than before."""
+    """Write ``settings`` to ``folder``. A resumed run must have the same settings, but may have more steps."""
     check_folder(folder, resume=resume)
     if checkpoint_folders(folder):
         check_same_run(folder, settings)
@@ -209,7 +209,7 @@ def start_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
 
 
 def check_folder(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder with checkpoints of a run that was not asked to be resumed, or with files of somebody else."""
+    """Refuse a folder with checkpoints unless ``resume`` is true, and a folder with files of another program."""
     if not resume and checkpoint_folders(folder):
         raise CheckpointMismatch(
             f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (--resume), or choose "
@@ -219,7 +219,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
 
 
 def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with other settings than it was started with, but for more steps."""
+    """Refuse to resume a run with other settings than it was started with; only ``steps`` may grow."""
     if not (folder / RUN).exists():
         return
     try:
@@ -229,23 +229,23 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
             f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
         ) from error
     now = json.loads(json.dumps(dict(settings)))
-    # What an earlier version did not have is what it does by default.
+    # A setting that an earlier version did not have has its default there.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
     before = {name: defaults[name] for name in defaults.keys() & now.keys()} | before
-    if before.get(GROUPS) == 1:  # a setting that is gone
+    if before.get(GROUPS) == 1:  # the default of a setting of earlier versions
         del before[GROUPS]
     steps = before.get("steps"), now.get("steps")
-    counted = all(isinstance(one, int) for one in steps)
-    if counted and steps[1] < steps[0]:
+    has_steps = all(isinstance(count, int) for count in steps)
+    if has_steps and steps[1] < steps[0]:
         raise CheckpointMismatch(
-            f"The run in {folder} was started for {steps[0]} steps, and {steps[1]} were asked for. Ask for {steps[0]} "
-            "to complete it or for more to go on, or choose another folder."
+            f"The run in {folder} was started for {steps[0]} steps, and {steps[1]} are fewer. Set {steps[0]} steps "
+            "to complete it or more to go on, or choose another folder."
         )
-    free = {"steps"} if counted else set()
+    free = {"steps"} if has_steps else set()
     for name in sorted((before.keys() | now.keys()) - free):
-        earlier, asked = before.get(name), now.get(name)
-        if earlier != asked:
+        earlier, current = before.get(name), now.get(name)
+        if earlier != current:
             raise CheckpointMismatch(
                 f"The run in {folder} was started with another {NAMES.get(name, name)}: {shown(earlier)} then, "
-                f"{shown(asked)} now. Resume it with the same model, text and settings, or choose another folder."
+                f"{shown(current)} now. Resume it with the same model, text and settings, or choose another folder."
             )

@@ -1,4 +1,4 @@
-"""What a fine-tuning run reads, checked and read before the model is changed."""
+"""Inputs of a fine-tuning run: arguments are checked and texts are read before the model is changed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class RunInputs:
     """The inputs of a fine-tuning run.
 
     Attributes:
-        training: settings, with the learning rate that was chosen.
-        rate: the learning rate, and where it comes from.
+        training: settings, with the chosen learning rate.
+        rate: learning rate and its source.
         causal: whether the model is a decoder.
-        rows: to train on.
-        windows: held-out rows by length; None where nothing is held out.
-        held_out_tokens: tokens of the texts that were held out.
-        held_out: what the windows were cut from.
+        rows: training rows.
+        windows: held-out windows by length; None if nothing is held out.
+        held_out_tokens: number of tokens held out of the training texts.
+        held_out: record of the text that the windows were cut from.
     """
 
     training: Training
@@ -49,7 +49,7 @@ class RunInputs:
 
     @property
     def trains_all(self) -> bool:
-        """Whether the model's own weights are trained, and PEFT adds none."""
+        """Whether all weights of the model are trained, without PEFT."""
         return self.training.method == "full"
 
 
@@ -63,15 +63,15 @@ def read_inputs(
     folder: Path | None = None,
     on_read: OnRead | None = None,
 ) -> RunInputs:
-    """Check a run, then read its texts; arguments and errors are those of `finetune`."""
+    """Check the arguments of a run, then read its texts; arguments and errors are those of `finetune`."""
     check_model(model)
     if not isinstance(training, Training):
         raise WrongKind(f"Settings are needed, got {shown(training)}. Pass Training(length=..., steps=...).")
     source = texts if is_rows(texts) else TextSource.of_texts("texts", texts)
-    ready = held_out is None or isinstance(held_out, HeldOutSplit) or is_rows(held_out)
-    measured_on = held_out if ready else TextSource.of_texts("held_out", held_out)
+    has_no_texts = held_out is None or isinstance(held_out, HeldOutSplit) or is_rows(held_out)
+    measured_on = held_out if has_no_texts else TextSource.of_texts("held_out", held_out)
     causal = is_causal(model)
-    if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
+    if measured_on is not None or not isinstance(source, Dataset):  # rows of token ids need none
         check_tokenizer(tokenizer, causal=causal)
     check_method(training.method, model)
     rate = learning_rate_for(training.method, parameter_count(model))
@@ -88,7 +88,7 @@ def read_inputs(
 
 
 def is_rows(texts: Any) -> bool:
-    """Whether texts are rows of token ids already: a data set of torch, and not of the library `datasets`."""
+    """Whether texts are rows of token ids: a dataset of torch, not of the library `datasets`."""
     return isinstance(texts, Dataset) and not is_dataset(texts)
 
 
@@ -96,18 +96,18 @@ def check_model(model: Any) -> None:
     """Refuse a model that cannot be trained."""
     if base_model_of(model)[0] is model:
         raise TrainingImpossible(
-            f"{type(model).__name__} has no head, and without one there is no loss. Fine-tune a checkpoint with a "
+            f"{type(model).__name__} has no head, so there is no loss. Fine-tune a checkpoint with a "
             "language-model head, or patch this one and train it with its own loss."
         )
     check_loaded(model)
 
 
 def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:
-    """Refuse what is no tokenizer, or one without a mask token for a masked model."""
+    """Refuse an object that is no tokenizer, and a tokenizer without a mask token for a masked model."""
     if isinstance(tokenizer, str) or not callable(tokenizer):
         raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
     if not causal and getattr(tokenizer, "mask_token_id", None) is None:
         raise TrainingImpossible(
-            "This tokenizer has no mask token, which a masked model is trained and measured with. "
+            "This tokenizer has no mask token, and training a masked model needs one. "
             "Pass the model's own tokenizer, or set tokenizer.mask_token."
         )

@@ -1,4 +1,4 @@
-"""What a run trains: the layers that methods name (linear, norms, embeddings, learned positions), counted by kind."""
+"""Layers that a run trains (linear layers, norms, embeddings, learned positions), and their parameters by kind."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from transformers import Conv1D
 from hf_posenc.patching.state import base_model_of
 
 ADDED = {"lora_": "LoRA matrices", "posenc": "learned positions"}
-"""Prefix of a part of a parameter's name, to the kind of what was added to the model."""
+"""Kinds of parameters that were added to the model, by the prefix of a part of their names."""
 
 
 def linear_layers(model: nn.Module) -> list[str]:
-    """Names of the base's linear layers, without those of schemes, and routers that return more than a product."""
+    """Return the names of the linear layers of the base, without those of schemes and without routers of experts."""
     return sorted({name.rpartition(".")[2] for name, module in base_modules(model) if is_linear(module)})
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether a module is a linear layer and nothing more; models have classes of it that choose experts as well."""
+    """Whether a module is a plain linear layer; models also have subclasses of it that route tokens to experts."""
     of_model = type(module).__module__.startswith("transformers.models.")
-    chooses = of_model and type(module).forward is not nn.Linear.forward
-    return isinstance(module, Conv1D) or (isinstance(module, nn.Linear) and not chooses)
+    is_router = of_model and type(module).forward is not nn.Linear.forward
+    return isinstance(module, Conv1D) or (isinstance(module, nn.Linear) and not is_router)
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a normalisation layer: models have classes of their own, and call them so."""
+    """Whether a module is a normalisation layer, by its class name: models have their own classes."""
     return "Norm" in type(module).__name__
 
 
 def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) -> dict[str, Any]:
-    """Modules that are trained as a whole in addition to LoRA, as LoRA's configuration takes them.
+    """Return the modules that are fully trained beside LoRA, as arguments of `peft.LoraConfig`.
 
-    A position table that the scheme put out of use is not among it and stays frozen. Nor are embeddings that are tied
-    to an output layer and could not be kept so: PEFT knows how for those called ``embed_tokens``.
+    A position table that the scheme does not use stays frozen. So do embeddings that are tied to the output layer,
+    unless PEFT can keep them tied, as it can those called ``embed_tokens``.
     """
     from peft.utils.constants import EMBEDDING_LAYER_NAMES
 
@@ -55,10 +55,10 @@ def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) ->
 
 
 def distinct_end(name: str, others: list[str]) -> str:
-    """The shortest end of a module's name, in whole parts, that none of the others ends with; else all of it.
+    """Return the shortest suffix of a module's name, in whole parts, that no name of ``others`` ends with.
 
-    Llama has a ``norm``, and so does DeBERTa's table: trained as part of the scheme and again alone, PEFT could not
-    load it.
+    If all suffixes are taken, return the whole name. Llama has a ``norm``, and so has DeBERTa's table: PEFT could not
+    load a module that is trained as part of the scheme and again alone.
     """
     parts = name.split(".")
     ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
@@ -66,22 +66,21 @@ def distinct_end(name: str, others: list[str]) -> str:
 
 
 def base_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Modules of the base model by name, without those of schemes."""
+    """Return the modules of the base model with their names, without those of schemes."""
     base, _ = base_model_of(model)
     return [(name, module) for name, module in base.named_modules() if name and "posenc" not in name.split(".")]
 
 
 @dataclass(frozen=True)
 class RunStart:
-    """What a run is about to train.
+    """Summary of a run before its first step.
 
     Attributes:
-        parameters: trained numbers by kind, such as ``embeddings``.
-        total: numbers of the model, adapters included.
-        learning_rate: peak.
-        source: of the learning rate: a paper, or that it was given.
-        resumed_from: steps that are done, of a run that is resumed; 0 where it has no complete checkpoint. None for a
-            run that is not resumed.
+        parameters: number of trained parameters by kind, such as ``embeddings``.
+        total: number of parameters of the model, adapters included.
+        learning_rate: peak learning rate.
+        source: source of the learning rate: a paper, or ``as given``.
+        resumed_from: completed steps of a resumed run; 0 if it has no complete checkpoint; None for a new run.
         held_out_tokens: tokens at the end of the training text that are held out.
     """
 
@@ -105,7 +104,7 @@ class RunStart:
 
 
 def trained_by_kind(model: nn.Module) -> dict[str, int]:
-    """Numbers that training changes, by kind, largest first; a weight that modules share counts once."""
+    """Count trained parameters by kind, largest first; a weight that modules share counts once."""
     counts: dict[str, int] = {}
     seen: set[int] = set()
     for name, module in model.named_modules():
@@ -118,7 +117,7 @@ def trained_by_kind(model: nn.Module) -> dict[str, int]:
 
 
 def kind_of(name: str, module: nn.Module) -> str:
-    """The kind of a parameter: what was added to the model, or of which layer of the model it is."""
+    """Return the kind of a parameter: something added to the model, or the kind of layer it belongs to."""
     parts = name.split(".")
     for prefix, kind in ADDED.items():
         if any(part.startswith(prefix) for part in parts):

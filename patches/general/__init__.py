@@ -1,1 +1,1 @@
-"""The general adapter: any model of transformers whose attention goes through `AttentionInterface`."""
+"""The general adapter, for any model of transformers whose attention can be intercepted."""

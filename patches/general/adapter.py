@@ -1,4 +1,4 @@
-"""The adapter of every model that has none of its own: what it says of a model was observed, not read from its code."""
+"""The general adapter, for models without their own: it observes where a model keeps position."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from hf_posenc.patches.general.inline import InterceptedInlineAttention, attenti
 from hf_posenc.patches.general.observation import SILENT, Observation, SilentRotary
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode
-from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, as_wide, check_own_table
+from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table, padded_to_width
 from hf_posenc.patches.shared.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
 
 SCHEME_ENTRY = "position_scheme"
-OF_THE_PATCH = (SCHEME_ENTRY, "max_position_embeddings")  # starts of the entries that a patch writes
+PATCH_ENTRIES = (SCHEME_ENTRY, "max_position_embeddings")  # prefixes of the configuration entries that a patch writes
 
-NUMBER = re.compile(r"\.\d+")  # of a layer, in the name of a module
+NUMBER = re.compile(r"\.\d+")  # a layer number in the name of a module
 
 _KNOWN: dict[tuple[type, str], Observation] = {}
 
 
 class GeneralAdapter(Adapter):
-    """Where a model keeps position whose attention goes through `AttentionInterface`.
+    """Adapter of any model whose attention can be intercepted.
 
     An instance belongs to the model that `base_model` was called with.
     """
@@ -52,7 +52,7 @@ class GeneralAdapter(Adapter):
         self.base: Any = None
 
     def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
-        """The innermost model of transformers with token embeddings and attention; None where there are several."""
+        """The innermost model of transformers with token embeddings and attention; None if there is not exactly one."""
         self.base = innermost(model)
         if self.base is not None:
             self.name = self.base.config.model_type  # type: ignore[misc]
@@ -60,11 +60,11 @@ class GeneralAdapter(Adapter):
 
     @property
     def observation(self) -> Observation:
-        """What was observed of the model, now or when one of its class and configuration was first met."""
+        """The observation of the model; cached for its class and configuration."""
         return self.base.__dict__.get(OBSERVATION) or self.observation_of(self.base.config)
 
     def observation_of(self, config: PreTrainedConfig) -> Observation:
-        """What is observed of a model of the same class with this configuration."""
+        """The observation of a model of the same class with another configuration."""
         key = type(self.base), entries_of(config)
         if key not in _KNOWN:
             _KNOWN[key] = observed(type(self.base), config)
@@ -113,14 +113,14 @@ class GeneralAdapter(Adapter):
         return (base.get_submodule(one.name) for one in self.observation.attentions)
 
     def attention_count(self, base: nn.Module) -> int:
-        """Modules in the places of those that were observed, whatever the number of their layer."""
-        places = {NUMBER.sub(".#", one.name) for one in self.observation.attentions}
+        """Number of attention modules whose names match observed ones up to the layer number."""
+        patterns = {NUMBER.sub(".#", one.name) for one in self.observation.attentions}
         live = {id(module) for module in attention_modules(base)}
-        return sum(NUMBER.sub(".#", name) in places for name, module in base.named_modules() if id(module) in live)
+        return sum(NUMBER.sub(".#", name) in patterns for name, module in base.named_modules() if id(module) in live)
 
     def remembered(self, base: nn.Module) -> Iterator[tuple[str, str, Any]]:
         for one in self.observation.attentions:
-            yield from ((one.name, name, value) for name, value in one.held.items())
+            yield from ((one.name, name, value) for name, value in one.attributes.items())
         yield from ((name, "num_embeddings", rows) for name, rows in self.observation.rows.items())
 
     def patched_class(self, attention: nn.Module) -> type[nn.Module]:
@@ -133,13 +133,13 @@ class GeneralAdapter(Adapter):
         for name in self.observation.tables:
             yield base.get_submodule(name), below(type(base.get_submodule(name)), SchemePositionTable)
         codes = implements(scheme, "embed") and not self.observation.tables
-        yield from self._keeping_forwards(base, codes=codes)
+        yield from self._context_keeping_layers(base, codes=codes)
         if codes and not self.observation.attentions[0].looks_up:
-            layer = self._first_layer(base)
+            layer = self._layer_of(base, self.observation.attentions[0].name)
             yield layer, above(type(layer), AddsPositionCode)
 
-    def _keeping_forwards(self, base: nn.Module, *, codes: bool) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
-        """Layers whose attention looks up its forward pass, which a backward pass lacks; the first may add codes."""
+    def _context_keeping_layers(self, base: nn.Module, *, codes: bool) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+        """Layers that must keep the `ForwardContext` for recomputation in a backward pass; the first may add codes."""
         layers = {self._layer_of(base, one.name): None for one in self.observation.attentions if one.looks_up}
         for number, layer in enumerate(layers):
             if not isinstance(layer, PatchedAttention):
@@ -163,58 +163,58 @@ class GeneralAdapter(Adapter):
 
     def probe(self, base: Any, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
         seen = self.observation
-        first = self._first_layer(base)
+        first = self._layer_of(base, seen.attentions[0].name)
         if isinstance(first, AddsPositionCode):
             hidden = first.coded(hidden, positions)
         for name, row in seen.tables.items():
             table: Any = base.get_submodule(name)
-            with align_module_device(table):  # from wherever accelerate has offloaded it
+            with align_module_device(table):  # loads the weights if accelerate has offloaded them
                 if isinstance(table, SchemePositionTable):
                     code = SchemePositionTable.forward(table, positions + row)
                 else:
                     code = nn.functional.embedding(positions + row, table.weight)
-            hidden = hidden + as_wide(code, hidden.shape[-1])
+            hidden = hidden + padded_to_width(code, hidden.shape[-1])
         out = seen.attentions[layer].run(base, hidden, positions, self._mask(base, hidden))
         mixed = next(iter(out.values())) if isinstance(out, dict) else out[0] if isinstance(out, tuple) else out
         return mixed.transpose(1, 2) if seen.attentions[layer].channels_first else mixed
 
     def _mask(self, base: Any, hidden: Tensor) -> Tensor | None:
-        asks = not self.observation.attentions[0].inline
-        if asks and not self.observation.causal and not hasattr(next(self.attentions(base)), "is_causal"):
+        uses_interface = not self.observation.attentions[0].inline
+        if uses_interface and not self.observation.causal and not hasattr(next(self.attentions(base)), "is_causal"):
             length = hidden.shape[1]
-            return hidden.new_zeros(1, 1, length, length)  # SDPA of transformers would take it for a decoder
+            return hidden.new_zeros(1, 1, length, length)  # without a mask, SDPA of transformers would be causal
         masked = self.observation.causal and base.config._attn_implementation == "eager"
         return causal_mask(hidden) if masked else None
 
-    def _first_layer(self, base: nn.Module) -> nn.Module:
-        """The layer of the first attention."""
-        return self._layer_of(base, self.observation.attentions[0].name)
-
     def _layer_of(self, base: nn.Module, attention: str) -> nn.Module:
-        """The layer of an attention module: the module in a list of layers that holds it."""
+        """The layer that holds an attention module."""
         parts = attention.split(".")
         end = next((number for number, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
         return base.get_submodule(".".join(parts[: end + 1]))
 
 
 def entries_of(config: PreTrainedConfig) -> str:
-    """All entries of a configuration as before a patch, as text: rotations may depend on any, on the length as well."""
-    stated = config.to_dict()
-    entries = {name: value for name, value in stated.items() if not name.startswith(OF_THE_PATCH)}
-    length = (stated.get(SCHEME_ENTRY) or {}).get("host_length", stated.get("max_position_embeddings"))
+    """The entries of an unpatched configuration as JSON text, a cache key: rotations may depend on any of them."""
+    current = config.to_dict()
+    entries = {name: value for name, value in current.items() if not name.startswith(PATCH_ENTRIES)}
+    length = (current.get(SCHEME_ENTRY) or {}).get("host_length", current.get("max_position_embeddings"))
     return json.dumps({**entries, "max_position_embeddings": length}, sort_keys=True, default=str)
 
 
 def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
-    """What is observed of a base model of a class and configuration."""
+    """Observation of a base model of this class and configuration.
+
+    Raises:
+        UnsupportedModel: the model cannot run on a few tokens, or a check of the observation fails.
+    """
     try:
         return observe(cls, config)
     except PosEncError:
         raise
-    except Exception as error:  # whatever a forward pass of an unknown model says
-        remedy = f"Put back the configuration if it was changed after the model was built. {REMEDY}"
-        if KEYWORD in str(error):  # it holds the positions and the padding of a call
-            remedy = "Declare **kwargs in that forward, and pass them on to its layers and their attention."
+    except Exception as error:  # the forward pass of an unknown model may raise anything
+        remedy = f"Restore the configuration if it was changed after the model was built. {REMEDY}"
+        if KEYWORD in str(error):  # this keyword carries the positions and the padding of a call
+            remedy = "Declare **kwargs in that forward, and pass them to its layers and their attention."
         raise UnsupportedModel(
             f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first_line(error)}. "
             f"{remedy}"

@@ -1,9 +1,8 @@
-"""Attention of any class that hands its queries and keys to `AttentionInterface`: the model's own forward, intercepted.
+"""Patched attention for classes that pass their queries and keys to the `AttentionInterface` of transformers.
 
-The forward runs as it is, with a rotation by nothing and a KV cache that takes nothing, and calls the attention
-function that its configuration names: `attend_as_patched`, registered here with transformers, which goes on with the
-new queries, keys and values. Norms, clipping, fused projections and gates are therefore those of the model, whatever
-they are.
+The model's own forward runs unchanged, with an identity rotation and a KV cache that stores nothing. It calls the
+attention function that its configuration names, `attend_as_patched`, which this module registers with transformers.
+Norms, clipping, fused projections and gates therefore stay the model's own.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from hf_posenc.patches.general.classes import own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
 from hf_posenc.patches.shared.lookup_attention import PlacedAttention
 
-INTERFACE = __name__.partition(".")[0]  # name of the attention function, in the configurations that patched layers see
-CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward
-OBSERVATION = "posenc_observation"  # of a patched base model: its `Observation`
-OBSERVED = "posenc_observed"  # of a patched module: its `AttentionObservation`
-CONFIGS = "posenc_layer_configs"  # of a patched base model: its configurations as attention modules see them
+INTERFACE = __name__.partition(".")[0]  # name of the attention function in the configurations of patched layers
+CALL = "posenc_call"  # keyword that carries a `LayerCall` through the model's own forward
+OBSERVATION = "posenc_observation"  # attribute of a patched base model: its `Observation`
+OBSERVED = "posenc_observed"  # attribute of a patched module: its `AttentionObservation`
+CONFIGS = "posenc_layer_configs"  # attribute of a patched base model: configurations for its attention modules
 
 
 @dataclass(slots=True)
 class LayerCall:
-    """What a patched layer's own forward is not given, kept for `attend_as_patched`.
+    """Inputs of `attend_as_patched` that the model's own forward does not pass on.
 
     Attributes:
         hidden: input of the layer, ``[batch, query, width]``.
-        cache: the call's KV cache, a paged one included.
-        forward: context of the forward pass of the base model, if it is one; its own forward may not hand it on.
-        position_ids: likewise, ``[batch or 1, query]``.
-        captured: takes queries and keys, where they are asked for and nothing is to be attended to.
+        cache: KV cache of the call, which may be a paged one.
+        forward: context of the base model's forward pass; None if the layer is called alone.
+        position_ids: positions of the queries, ``[batch or 1, query]``, or None.
+        captured: list that receives queries and keys; attention is then skipped. None in a normal call.
     """
 
     hidden: Tensor
@@ -54,8 +53,8 @@ class LayerCall:
     captured: list[Tensor] | None = None
 
 
-class Untouched:
-    """A KV cache as the model's own forward sees it: it can be asked anything, and hands new keys back unchanged."""
+class CacheProxy:
+    """Proxy of a KV cache for the model's own forward: ``update`` stores nothing, all else reaches the cache."""
 
     def __init__(self, cache: Any) -> None:
         self.cache = cache
@@ -64,7 +63,7 @@ class Untouched:
         return getattr(self.__dict__["cache"], name)
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """The new keys and values alone: `attend_as_patched` caches them."""
+        """Return the new keys and values unchanged: `attend_as_patched` caches them."""
         return keys, values
 
 
@@ -79,38 +78,39 @@ def attend_as_patched(
     dropout: float = 0.0,
     **host: Any,
 ) -> AttentionOutput:
-    """The attention function of patched layers: takes over from the model's own forward. Shapes as of transformers'."""
+    """Attention function of patched layers: position-aware attention, with the shapes of transformers' functions."""
     call: LayerCall = host.pop(CALL)
-    own: dict[str, Any] = module.__dict__
-    layer: AttentionObservation = own[OBSERVED]
-    if layer.first:
-        query, key = rotated_first(query, layer), rotated_first(key, layer)
+    attributes: dict[str, Any] = module.__dict__
+    observation: AttentionObservation = attributes[OBSERVED]
+    if observation.first:
+        query, key = rotated_first(query, observation), rotated_first(key, observation)
     if call.captured is not None:
         call.captured += [query, key]
         return torch.zeros_like(value).transpose(1, 2).repeat_interleave(query.shape[1] // value.shape[1], 2), None
-    own["posenc_dropout"] = dropout
-    own["posenc_scaling"] = (query.shape[-1] ** -0.5 if scaling is None else scaling) / layer.softmax_factor
+    attributes["posenc_dropout"] = dropout
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    attributes["posenc_scaling"] = scaling / observation.softmax_factor
     if call.forward is not None:
         host[KEYWORD] = call.forward
-        host["position_ids"] = call.forward.positions  # a model may number its tokens otherwise
+        host["position_ids"] = call.forward.positions  # the model may pass other position ids
     elif call.position_ids is not None:
         host["position_ids"] = call.position_ids
     mixed, weights = module.attend(
         query, key, value, hidden=call.hidden, cache=call.cache, mask=attention_mask, host=host
     )
-    return mixed.contiguous(), weights  # as attention functions of transformers return it
+    return mixed.contiguous(), weights  # attention functions of transformers return contiguous tensors
 
 
 AttentionInterface.register(INTERFACE, attend_as_patched)
 
 
 class InterceptedAttention(PlacedAttention):
-    """Mixin of a model's own attention class that goes through `AttentionInterface`."""
+    """Mixin for attention classes that use `AttentionInterface`: `attend_as_patched` computes the attention."""
 
     prefix = "Patched"
-    score_factor = "posenc_scaling"  # as the model's own forward hands it over
+    score_factor = "posenc_scaling"  # the softmax scale that the model's own forward passes
     heeded_keywords = frozenset(("softcap", "s_aux", "deterministic"))
-    scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
+    scaling = None  # type: ignore[assignment]  # default for classes without it; others set it on the instance
 
     @property
     def host_eager(self) -> Callable[..., Any]:  # type: ignore[override]
@@ -124,12 +124,14 @@ class InterceptedAttention(PlacedAttention):
 
     @property
     def config(self) -> Any:
-        """The model's configuration, in a copy that names `INTERFACE` as the attention function; one for all layers."""
-        real, known = self.__dict__["config"], self.__dict__[OWNER].__dict__.setdefault(CONFIGS, {})
-        found = known.get(id(real))
-        if found is None or found[0] is not real:
-            found = known[id(real)] = real, config_of_layers(real)
-        return found[1]
+        """A copy of the model's configuration that names `INTERFACE` as the attention function, one for all layers."""
+        original, copies = self.__dict__["config"], self.__dict__[OWNER].__dict__.setdefault(CONFIGS, {})
+        entry = copies.get(id(original))
+        if entry is None or entry[0] is not original:
+            copied = copy.copy(original)
+            copied._attn_implementation_internal = INTERFACE
+            entry = copies[id(original)] = original, copied
+        return entry[1]
 
     @config.setter
     def config(self, value: Any) -> None:
@@ -137,7 +139,7 @@ class InterceptedAttention(PlacedAttention):
 
     @property
     def is_causal(self) -> bool:
-        """Whether tokens attend to earlier ones only, as it was observed."""
+        """Whether tokens attend to earlier tokens only, as observed."""
         return bool(self.__dict__[OWNER].__dict__[OBSERVATION].causal)
 
     @is_causal.setter
@@ -157,27 +159,27 @@ class InterceptedAttention(PlacedAttention):
         return self.__dict__.get("posenc_dropout", 0.0)
 
     def project_query(self, x: Tensor) -> Tensor:
-        return self._captured(x)[0][0]
+        return self._captured_projections(x)[0][0]
 
     def project_key(self, x: Tensor) -> Tensor:
-        return self._captured(x)[1][0]
+        return self._captured_projections(x)[1][0]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own forward without its rotation, and a KV cache that it leaves to the scheme."""
-        layer: AttentionObservation = self.__dict__[OBSERVED]
-        call = {**dict(zip(layer.parameters, args, strict=False)), **kwargs} if args else kwargs
+        """The model's own forward without its rotation; the scheme updates the KV cache."""
+        observation: AttentionObservation = self.__dict__[OBSERVED]
+        call = {**dict(zip(observation.parameters, args, strict=False)), **kwargs} if args else kwargs
         cache = None
         for name in CACHE_NAMES:
-            held = call.get(name)
-            if isinstance(held, Cache) or (held is not None and name in layer.parameters):
-                cache, call[name] = held, Untouched(held)
+            argument = call.get(name)
+            if isinstance(argument, Cache) or (argument is not None and name in observation.parameters):
+                cache, call[name] = argument, CacheProxy(argument)
         if CALL not in call:
-            known = call.get(KEYWORD) if layer.receives_keywords else current_forward(self.__dict__[OWNER])
-            call[CALL] = LayerCall(call[layer.parameters[0]], cache, known, call.get("position_ids"))
+            context = call.get(KEYWORD) if observation.receives_keywords else current_forward(self.__dict__[OWNER])
+            call[CALL] = LayerCall(call[observation.parameters[0]], cache, context, call.get("position_ids"))
         return own_class(type(self)).forward(self, **call)
 
-    def _captured(self, x: Tensor) -> list[Tensor]:
-        """Query and key of vectors ``[n, width]`` as their layer projects them, each ``[1, heads, n, head_dim]``."""
+    def _captured_projections(self, x: Tensor) -> list[Tensor]:
+        """Queries and keys of vectors ``[n, width]``, each ``[1, heads, n, head_dim]``."""
         call = LayerCall(x[None], None, captured=[])
         zeros = torch.zeros(1, len(x), dtype=torch.long, device=x.device)
         self.__dict__[OBSERVED].run(self.__dict__[OWNER], x[None], zeros, None, extra={CALL: call})
@@ -185,27 +187,20 @@ class InterceptedAttention(PlacedAttention):
 
 
 def eager_of(cls: type[nn.Module]) -> Callable[..., Any]:
-    """The eager attention function beside an attention class, or a subclass of it; BERT's where it is inline."""
-    for one in cls.__mro__:
-        found = getattr(sys.modules.get(one.__module__), "eager_attention_forward", None)
-        if found is not None:
-            return found
+    """The eager attention function in the module of a class or of its bases; BERT's if there is none."""
+    for base in cls.__mro__:
+        function = getattr(sys.modules.get(base.__module__), "eager_attention_forward", None)
+        if function is not None:
+            return function
     return eager_attention_forward
 
 
 def goes_through_interface(module: nn.Module) -> bool:
-    """Whether a module asks `AttentionInterface` for its attention function."""
+    """Whether a module gets its attention function from `AttentionInterface`."""
     forward: Any = inspect.unwrap(own_class(type(module)).forward)
     return "ALL_ATTENTION_FUNCTIONS" in getattr(getattr(forward, "__code__", None), "co_names", ())
 
 
-def config_of_layers(config: Any) -> Any:
-    """A shallow copy of a model's configuration that names `INTERFACE`, for its attention modules alone."""
-    own = copy.copy(config)
-    own._attn_implementation_internal = INTERFACE
-    return own
-
-
 def parameters_of(cls: type[nn.Module]) -> tuple[str, ...]:
-    """Names of what an attention class takes, its input first."""
+    """Parameter names of an attention class's forward, the input first."""
     return forward_parameters(own_class(cls))

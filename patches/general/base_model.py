@@ -1,4 +1,4 @@
-"""The base model that is patched: the innermost part of a model that embeds tokens itself and has attention."""
+"""Find the base model to patch: the innermost part of a model that embeds tokens itself and has attention."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hf_posenc.patches.general.inline import attention_modules
 
 
 def innermost(model: nn.Module) -> PreTrainedModel | None:
-    """The innermost model of transformers with token embeddings and attention; None where there are several."""
-    found = [module for module in model.modules() if reads_tokens(module)]
-    inner = [one for one in found if not any(other is not one and _holds(one, other) for other in found)]
+    """The innermost model of transformers with token embeddings and attention; None if there is not exactly one."""
+    candidates = [module for module in model.modules() if reads_tokens(module)]
+    inner = [one for one in candidates if not any(other is not one and _contains(one, other) for other in candidates)]
     return inner[0] if len(inner) == 1 else None
 
 
@@ -33,16 +33,16 @@ def embeds_tokens(module: nn.Module) -> bool:
     if not isinstance(embedding, nn.Module):
         return False
     parts = list(embedding.modules())  # PEFT wraps an embedding to train it
-    cuts_images = any(isinstance(part, nn.Conv2d) for part in parts)  # then the table is one of places in the image
-    return any(isinstance(part, nn.Embedding) for part in parts) and not cuts_images
+    reads_images = any(isinstance(part, nn.Conv2d) for part in parts)  # its table then embeds patch positions
+    return any(isinstance(part, nn.Embedding) for part in parts) and not reads_images
 
 
-def _holds(one: nn.Module, other: nn.Module) -> bool:
-    return any(module is other for module in one.modules())
+def _contains(outer: nn.Module, inner: nn.Module) -> bool:
+    return any(module is inner for module in outer.modules())
 
 
 def unsupported(model: nn.Module) -> UnsupportedModel:
-    """Why a model has no adapter, not even this one."""
+    """The error for a model that even the general adapter cannot patch."""
     inside = [type(module).__name__ for module in model.modules() if reads_tokens(module)]
     if len(inside) > 1:
         return UnsupportedModel(
@@ -55,6 +55,6 @@ def unsupported(model: nn.Module) -> UnsupportedModel:
             "model around it finds an nn.Embedding. Define that method in the class of the model without a head."
         )
     return UnsupportedModel(
-        f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, so that it "
+        f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, so it "
         f"cannot be intercepted. {REMEDY}"
     )

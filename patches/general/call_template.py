@@ -1,4 +1,4 @@
-"""An observed call of an attention module as a template: what every call has of its own is left open."""
+"""Turn an observed call of an attention module into a template, with placeholders for tensors that differ by call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hf_posenc.patches.general.observer import Observer
 
 
 def template_of(observer: Observer, call: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
-    """A call with its tensors replaced by what they stand for, or by the call of a rotary module that made them."""
+    """Template of a call: tensors become a `Stand`, or a call of the rotary module that computed them."""
     template: dict[str, Any] = {}
     hidden = call[parameters_of(type(module))[0]]
     for name, value in call.items():
@@ -32,7 +32,7 @@ def template_of(observer: Observer, call: Mapping[str, Any], module: nn.Module) 
             template[name] = None
         elif isinstance(value, Tensor):
             template[name] = mask_like(module, value) if "mask" in name else vectors_like(hidden, value)
-        elif isinstance(value, Mapping) and "mask" in name:  # one for attention and others for what is beside it
+        elif isinstance(value, Mapping) and "mask" in name:  # one mask for attention, others for other modules
             template[name] = {
                 key: mask_like(module, one) if isinstance(one, Tensor) else one for key, one in value.items()
             }
@@ -42,7 +42,7 @@ def template_of(observer: Observer, call: Mapping[str, Any], module: nn.Module) 
 
 
 def vectors_like(hidden: Tensor, value: Tensor) -> Stand | partial[Tensor]:
-    """What stands for a tensor that an attention module is given beside its input."""
+    """Placeholder for a tensor argument other than the layer's input and masks."""
     if value.is_floating_point() and value.ndim > 3:
         return partial(repeated, axes=value.ndim, value=value.flatten()[0].item())
     if value.is_floating_point() and value.ndim == 3 and value.shape[-1] != hidden.shape[-1]:
@@ -51,7 +51,7 @@ def vectors_like(hidden: Tensor, value: Tensor) -> Stand | partial[Tensor]:
 
 
 def mask_like(module: nn.Module, mask: Tensor) -> Stand | partial[Tensor]:
-    """What stands for a mask: inline attention may want one even where it hides nothing."""
+    """Placeholder for a mask; inline attention may need a mask even if it hides nothing."""
     value = mask.flatten()[0]
     opened = isinstance(module, Inline) and bool((mask == value).all())
     return partial(open_mask, axes=mask.ndim, value=value.item(), dtype=mask.dtype) if opened else Stand.MASK

@@ -1,7 +1,7 @@
-"""Measure a model's rotation from vectors before and after it: which channels are a pair, and by which angle.
+"""Measure a model's rotation from vectors before and after it: the channel pairs and their frequencies.
 
-Nothing is read from code. Vectors stand at position 0 and at the powers of two: each angle tells which multiple of 2π
-the next one contains, so that the last gives the frequency with as many digits as the angles have.
+The vectors have position 0 and the powers of two. Each angle determines the multiple of 2π in the next one, so the last
+position gives the frequency with all digits of its angle.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor
 
 from hf_posenc.core.geometry import Layout, Rotation
 
-ROUNDING = 1e-4  # largest difference of a rotated vector from its fit, relative to the longest, that float32 explains
+ROUNDING = 1e-4  # largest difference between a vector and its fit, relative to the longest vector, due to float32
 
 
 @dataclass(frozen=True)
 class RotationFit:
-    """A rotation as it was measured.
+    """A measured rotation.
 
     Attributes:
-        rotation: frequencies, layout and amplitude; of the channels ``first`` to ``first + rotation.dims``.
-        first: the first rotated channel of a head.
+        rotation: frequencies, layout and amplitude for the channels ``first`` to ``first + rotation.dims``.
+        first: first rotated channel of a head.
     """
 
     rotation: Rotation
@@ -31,18 +31,21 @@ class RotationFit:
 
 
 class NotRotation(Exception):
-    """Vectors change with the position, but not as a rotation of pairs of channels changes them."""
+    """Vectors change with the position, but not by a rotation of channel pairs."""
 
 
 def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> RotationFit | None:
-    """The rotation that takes ``before`` to ``after``; None where they are equal.
+    """The rotation that maps ``before`` to ``after``; None if they are equal.
 
     Args:
         before: ``[heads, position, head_dim]``.
         after: the same vectors, rotated.
-        positions: of the vectors: 0, 1, 2, 4, 8, …
+        positions: positions of the vectors: 0, 1, 2, 4, 8, …
+
+    Raises:
+        NotRotation: no pairing of channels explains the change.
     """
-    changed = (after != before).any(0).any(0).nonzero().flatten().tolist()  # what is not rotated is not computed with
+    changed = (after != before).any(0).any(0).nonzero().flatten().tolist()  # other channels keep their exact bits
     if not changed:
         return None
     before, after = before.double(), after.double()
@@ -59,9 +62,9 @@ def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> Rotatio
 
 
 def candidates(changed: list[int], head_dim: int) -> list[tuple[int, int, Layout]]:
-    """Blocks of channels and layouts that could be what rotates, the likeliest first.
+    """Candidate blocks of rotated channels as (first channel, channels, layout), the likeliest first.
 
-    Slow pairs may not have moved at the positions that were measured, so that the block is at least what changed.
+    Slow pairs may not move at the measured positions, so a block can be larger than the changed channels.
     """
     first, last = changed[0], changed[-1] + 1
     blocks = dict.fromkeys([(first, last - first), (0, head_dim), (first, head_dim - first)])
@@ -69,38 +72,38 @@ def candidates(changed: list[int], head_dim: int) -> list[tuple[int, int, Layout
 
 
 def turns_of(before: Tensor, after: Tensor, layout: Layout) -> tuple[Tensor, float]:
-    """The complex factor of every pair at every position, ``[position, pair]``, and the largest error it leaves."""
-    one, two = (as_pairs(x, layout) for x in (before, after))
-    turns = (one.conj() * two).sum(0) / one.abs().square().sum(0).clamp(min=1e-12)
-    return turns, float((two - turns * one).abs().max())
+    """Least-squares complex factor of every pair, ``[position, pair]``, and its largest residual."""
+    source, target = (as_pairs(x, layout) for x in (before, after))
+    turns = (source.conj() * target).sum(0) / source.abs().square().sum(0).clamp(min=1e-12)
+    return turns, float((target - turns * source).abs().max())
 
 
 def as_pairs(x: Tensor, layout: Layout) -> Tensor:
-    """Channels as complex numbers, ``[heads, position, pair]``."""
+    """Channel pairs as complex numbers, ``[heads, position, pair]``."""
     pairs = x.unflatten(-1, (2, -1)).transpose(-1, -2) if layout == "half" else x.unflatten(-1, (-1, 2))
     return torch.view_as_complex(pairs.contiguous())
 
 
 def frequencies_of(angles: Tensor, positions: list[int]) -> tuple[float, ...]:
-    """Radians per token of every pair from ``angles [position, pair]``, each known up to a multiple of 2π."""
-    found = torch.zeros_like(angles[0])
+    """Radians per token of every pair, from ``angles [position, pair]`` that are known up to a multiple of 2π."""
+    frequencies = torch.zeros_like(angles[0])
     for position, angle in zip(positions, angles, strict=True):
         if position == 0:
             continue
-        left = torch.remainder(angle - found * position + math.pi, 2 * math.pi) - math.pi
-        if position > 1 and bool((left.abs() > math.pi / 4).any()):
+        remainder = torch.remainder(angle - frequencies * position + math.pi, 2 * math.pi) - math.pi
+        if position > 1 and bool((remainder.abs() > math.pi / 4).any()):
             raise NotRotation(f"angles at position {position} are not {position} times those at position 1")
-        found = found + left / position
-    return tuple(found.tolist())
+        frequencies = frequencies + remainder / position
+    return tuple(frequencies.tolist())
 
 
 def nearest_known(fit: RotationFit, known: list[tuple[float, ...]], tolerance: float) -> RotationFit:
-    """The fit with exact frequencies: those of the first known rotation that it equals within ``tolerance``.
+    """The fit with the exact frequencies of the first known rotation within ``tolerance``; unchanged if none is.
 
     Args:
-        fit: as measured.
-        known: frequencies that the model's own buffers and configuration state.
-        tolerance: relative to each frequency, beside what the last position leaves undecided.
+        fit: measured rotation.
+        known: frequencies in the model's buffers and configuration.
+        tolerance: largest difference relative to each frequency, plus a thousandth of it as an absolute difference.
     """
     measured = torch.tensor(fit.rotation.frequencies, dtype=torch.float64)
     for values in known:

@@ -1,7 +1,7 @@
-"""What the general adapter knows of a model: which modules keep position, and how they are called.
+"""Values that describe where a model keeps position: its attention modules, their calls, rotary modules and tables.
 
-Plain values, with modules by their names in the base model: one observation serves all models of a class and
-configuration, their copies, and their patched state.
+The values refer to modules by their names in the base model. One observation therefore serves all models of a class
+and configuration, their copies, and their patched state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hf_posenc.patches.shared.rotary_host import as_configured
 
 
 class Stand(Enum):
-    """What stands in an observed call for a tensor that every call has its own of."""
+    """Placeholder in an observed call for a tensor that differs from call to call."""
 
     HIDDEN = "the layer's input"
     POSITIONS = "positions of its tokens"
@@ -33,7 +33,13 @@ class Stand(Enum):
 
 @dataclass(frozen=True)
 class RotationShape:
-    """Shape of cosines and sines: how many axes of positions they have, the sizes of the others, whether complex."""
+    """Shape of the cosines and sines of a rotary module.
+
+    Attributes:
+        axes: number of leading axes that the positions have.
+        trailing: sizes of the other axes.
+        complex: whether the module returns one complex tensor.
+    """
 
     axes: int
     trailing: tuple[int, ...]
@@ -41,50 +47,50 @@ class RotationShape:
 
 
 def kind_of_call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """What a call of a rotary module says beside tensors: the type of layer, where a model has several."""
+    """The strings and integers of a rotary module's call: the layer type in models that have several."""
     return tuple(value for value in (*args, *kwargs.values()) if isinstance(value, (str, int)))
 
 
-Given = Mapping[Stand, Any]
+CallInputs = Mapping[Stand, Any]
 
 
-def rotation_of(given: Given, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What the rotary module of this name makes of the positions, in a call with `Stand` in the place of tensors."""
-    rotary = given[Stand.BASE].get_submodule(name)
+def rotation_of(inputs: CallInputs, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Output of the rotary module ``name`` for a call whose arguments contain `Stand` placeholders."""
+    rotary = inputs[Stand.BASE].get_submodule(name)
     module = rotary if is_made(type(rotary)) else as_configured(rotary)
-    return module(*(filled(value, given) for value in args), **filled_all(kwargs, given))
+    return module(*(filled(value, inputs) for value in args), **filled_all(kwargs, inputs))
 
 
-def open_mask(given: Given, axes: int, value: float, dtype: torch.dtype) -> Tensor:
-    """The mask of a call; where it has none, one of so many axes that holds this value and hides nothing."""
-    if given[Stand.MASK] is not None:
-        return given[Stand.MASK]
-    hidden = given[Stand.HIDDEN]
+def open_mask(inputs: CallInputs, axes: int, value: float, dtype: torch.dtype) -> Tensor:
+    """The mask of a call, or a mask with ``axes`` axes full of ``value``, which hides nothing."""
+    if inputs[Stand.MASK] is not None:
+        return inputs[Stand.MASK]
+    hidden = inputs[Stand.HIDDEN]
     return torch.full((*(1,) * (axes - 1), hidden.shape[1]), value, dtype=dtype, device=hidden.device)
 
 
-def zeros(given: Given, width: int) -> Tensor:
-    """Vectors of the tokens beside the layer's input, of another width."""
-    return given[Stand.HIDDEN].new_zeros(*given[Stand.HIDDEN].shape[:2], width)
+def zeros(inputs: CallInputs, width: int) -> Tensor:
+    """Zeros ``[batch, token, width]`` for an argument with one vector per token."""
+    return inputs[Stand.HIDDEN].new_zeros(*inputs[Stand.HIDDEN].shape[:2], width)
 
 
-def repeated(given: Given, axes: int, value: float) -> Tensor:
-    """Numbers that belong to positions, such as a factor of their queries: that of the first one, for all tokens."""
-    return given[Stand.HIDDEN].new_full((1,) * axes, value)
+def repeated(inputs: CallInputs, axes: int, value: float) -> Tensor:
+    """The number of position 0 for all positions, in place of an argument such as a query factor per position."""
+    return inputs[Stand.HIDDEN].new_full((1,) * axes, value)
 
 
-def filled(value: Any, given: Given) -> Any:
-    """A value of a call, or what is given for it; see `AttentionObservation.call`."""
+def filled(value: Any, inputs: CallInputs) -> Any:
+    """An argument of an observed call, with its placeholders filled; see `AttentionObservation.call`."""
     if isinstance(value, partial):
-        return value(given)
+        return value(inputs)
     if isinstance(value, dict):
-        return filled_all(value, given)
-    return given[value] if isinstance(value, Stand) else value
+        return filled_all(value, inputs)
+    return inputs[value] if isinstance(value, Stand) else value
 
 
-def filled_all(call: Mapping[str, Any], given: Given) -> dict[str, Any]:
-    """The arguments of a call, with what is given in its place."""
-    return {name: filled(value, given) for name, value in call.items()}
+def filled_all(call: Mapping[str, Any], inputs: CallInputs) -> dict[str, Any]:
+    """The arguments of an observed call, with all placeholders filled."""
+    return {name: filled(value, inputs) for name, value in call.items()}
 
 
 @dataclass(frozen=True)
@@ -92,17 +98,16 @@ class AttentionObservation:
     """One self-attention module and the call that its layer makes.
 
     Attributes:
-        name: of the module.
-        call: every argument by the name of its parameter, with `Stand` in the place of tensors, or a function of what
-            is given for these.
-        kind: its heads, what it does to queries and keys, and how far it sees.
-        first: the first rotated channel of a head.
-        width: channels of its input.
-        parameters: names of what it takes, its input first.
+        name: name of the module in the base model.
+        call: arguments by parameter name; a tensor is replaced by a `Stand` or by a function of all filled `Stand`.
+        kind: heads, rotation and reach (window or chunk) of the module.
+        first: first rotated channel of a head.
+        width: channels of the input.
+        parameters: names of the parameters of its forward, the input first.
         inline: whether the module computes attention itself, without `AttentionInterface`.
-        receives_keywords: whether its layer hands it the keywords of the base model's call.
-        softmax_factor: what the RoPE scaling has put into its own scale of scores; a factor of ``kind.rotary`` here.
-        held: its attributes that the configuration decides, as a new module has them.
+        receives_keywords: whether its layer passes on the keywords of the base model's call.
+        softmax_factor: factor that the RoPE scaling multiplies into the module's scale; ``kind.rotary`` includes it.
+        attributes: attributes that follow from the configuration, with their values in a new module.
     """
 
     name: str
@@ -114,11 +119,11 @@ class AttentionObservation:
     inline: bool = False
     receives_keywords: bool = True
     softmax_factor: float = 1.0
-    held: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def looks_up(self) -> bool:
-        """Whether the module has to look up the forward pass that it is in: no keyword tells it."""
+        """Whether the module must look up its `ForwardContext`, because no keyword of the call carries it."""
         return self.inline or not self.receives_keywords
 
     @property
@@ -134,29 +139,28 @@ class AttentionObservation:
         mask: Tensor | None,
         extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """What the module returns for ``hidden [1, token, self.width]`` at ``positions [1, token]``, on its own."""
-        first = {Stand.HIDDEN: hidden, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)}
-        call = filled_all(self.call, {**first, Stand.POSITIONS: positions, Stand.MASK: mask, Stand.BASE: base})
+        """Output of the module alone, for ``hidden [1, token, self.width]`` at ``positions [1, token]``."""
+        inputs = {Stand.HIDDEN: hidden, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)}
+        call = filled_all(self.call, {**inputs, Stand.POSITIONS: positions, Stand.MASK: mask, Stand.BASE: base})
         module = base.get_submodule(self.name)
-        if not self.inline or is_made(type(module)):  # an inline forward of the model's own takes no positions
+        if not self.inline or is_made(type(module)):  # an unpatched inline forward takes no positions
             call["position_ids"] = positions if call.get("position_ids") is None else call["position_ids"]
         return module(**call, **extra)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """How a model knows position.
+    """Where a model keeps position.
 
     Attributes:
         attentions: self-attention modules in the order of the layers.
-        rotaries: names of the modules that turn positions into cosines and sines, and the shape of what each returns in
-            calls of every kind (see `kind_of_call`).
-        tables: names of position tables, and the row of position 0 in each.
-        rows: of each table, as the configuration decides it.
-        numbered_from: the position id that the model gives to its first token itself; None where it takes no ids.
-        token_types: whether it reads token types from a buffer, which ends where its table does.
-        causal: whether tokens attend to earlier ones only.
-        mixes_otherwise: whether other modules than attention mix tokens, and so carry their order: state-space, linear
+        rotaries: shapes of the outputs of each rotary module, by module name and kind of call (see `kind_of_call`).
+        tables: row of position 0 in each position table, by module name.
+        rows: number of rows of each table that the configuration defines.
+        numbered_from: position id that the model itself gives its first token; None if it takes no ids.
+        token_types: whether the model reads token types from a buffer, which ends where its table does.
+        causal: whether tokens attend to earlier tokens only.
+        mixes_otherwise: whether modules other than attention mix tokens, and so carry their order: state-space, linear
             and convolution layers.
     """
 
@@ -171,13 +175,13 @@ class Observation:
 
     @property
     def layer_numbers(self) -> list[int]:
-        """Numbers of the layers of attention modules, where others have none; counted where layers have several."""
-        found = [next((int(part) for part in one.name.split(".") if part.isdigit()), 0) for one in self.attentions]
-        return found if len(set(found)) == len(found) else list(range(len(found)))
+        """Layer number of each attention module; a running count if a layer has several."""
+        numbers = [next((int(part) for part in one.name.split(".") if part.isdigit()), 0) for one in self.attentions]
+        return numbers if len(set(numbers)) == len(numbers) else list(range(len(numbers)))
 
 
 def rotated_first(x: Tensor, layer: AttentionObservation) -> Tensor:
-    """Queries or keys ``[…, head_dim]`` with the channels that the model rotates before the others."""
+    """Queries or keys ``[…, head_dim]`` with the rotated channels moved to the front."""
     if layer.first == 0 or layer.kind.rotary is None:
         return x
     start, end = layer.first, layer.first + layer.kind.rotary.rotation.dims
@@ -185,9 +189,9 @@ def rotated_first(x: Tensor, layer: AttentionObservation) -> Tensor:
 
 
 def identity_like(rotation: Any) -> Any:
-    """A rotation by nothing, of the shapes of ``rotation``; None where that is no rotation.
+    """Identity rotation with the shapes of ``rotation``; None if that is not a rotation.
 
-    A rotation is a complex tensor of one modulus, or a pair of real ones whose squares add up to a constant.
+    A rotation is a complex tensor of constant modulus, or a pair of real tensors whose squares add up to a constant.
     """
     if isinstance(rotation, Tensor) and rotation.is_complex():
         return torch.ones_like(rotation) if _constant(rotation.abs()) else None
@@ -204,20 +208,20 @@ def _constant(size: Tensor) -> bool:
 
 
 SILENT = "posenc_silent"
-"""On a silent rotary module: the shape of what it returns, by kind of call."""
+"""Attribute of a `SilentRotary`: the shape of its output, by kind of call."""
 
 
 class SilentRotary(nn.Module):
-    """Mixin of a rotary module: returns cosines of one and sines of zero, which rotate nothing."""
+    """Mixin of a rotary module: returns an identity rotation, with cosines of one and sines of zero."""
 
     prefix = "Silent"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """A rotation by nothing for all positions, of the shapes that the model's own would have, without memory."""
+        """Identity rotation for all positions, with the shapes of the model's own rotation, without memory."""
         positions = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and not x.is_floating_point())
         hidden = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()), None)
-        own: RotationShape = self.__dict__[SILENT][kind_of_call(*args, **kwargs)]
-        dtype = torch.complex64 if own.complex else torch.float32 if hidden is None else hidden.dtype
-        shape = (*positions.shape[-own.axes :], *own.trailing)
+        layout: RotationShape = self.__dict__[SILENT][kind_of_call(*args, **kwargs)]
+        dtype = torch.complex64 if layout.complex else torch.float32 if hidden is None else hidden.dtype
+        shape = (*positions.shape[-layout.axes :], *layout.trailing)
         one = torch.ones((), dtype=dtype, device=positions.device).expand(shape)
-        return one if own.complex else (one, torch.zeros((), dtype=dtype, device=positions.device).expand(shape))
+        return one if layout.complex else (one, torch.zeros((), dtype=dtype, device=positions.device).expand(shape))

@@ -1,7 +1,7 @@
-"""Run a stand-in on a few tokens and note what its attention, rotary modules and position tables are called with.
+"""Run a stand-in on a few tokens and record the calls of its attention, rotary modules and position tables.
 
-Every attention module is called twice with the same input, as its layer calls it and with a rotation by nothing; the
-queries and keys that both calls hand to the attention function give the rotation.
+Every attention module is called twice with the same input: as its layer calls it, and with an identity rotation. The
+rotation follows from the queries and keys that both calls pass to the attention function.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hf_posenc.patches.general.observation import (
 INTERFACE = f"{__name__.partition('.')[0]}_observer"
 OBSERVER = "posenc_observer"
 
-Handed = tuple[Tensor, Tensor, dict[str, Any]]
+AttentionCall = tuple[Tensor, Tensor, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -42,35 +42,35 @@ class ObservedCall:
     """One call of an attention module.
 
     Attributes:
-        arguments: by the names of its parameters.
-        rotated: query, key and keywords that it handed to the attention function.
-        silent: what it handed over with a rotation by nothing.
-        receives_keywords: whether a keyword of the base model's call was handed on.
+        arguments: arguments of the call, by parameter name.
+        rotated: query, key and keywords that the module passed to the attention function.
+        silent: the same under an identity rotation.
+        receives_keywords: whether the module receives the keywords of the base model's call.
     """
 
     arguments: Mapping[str, Any]
-    rotated: Handed
-    silent: Handed
+    rotated: AttentionCall
+    silent: AttentionCall
     receives_keywords: bool
 
 
 @dataclass
 class Observer:
-    """Notes of a run of a stand-in, or what that is to do in one.
+    """Settings and records of one forward pass of a stand-in.
 
     Attributes:
-        positions: of the tokens, ``[1, token]``.
-        measures: whether to call every attention module twice, which not every forward pass allows.
-        silent: whether rotary modules rotate by nothing, and position tables read nothing.
-        unmasked: whether every token sees every other, whatever the mask.
-        restored: rotations to apply to the queries and keys of each attention module, by its name.
-        rotations: by identity of what they returned, calls of rotary modules.
-        rotaries: by name, what rotary modules return; see `Observation.rotaries`.
-        tables: by name, the row of position 0 of position tables.
-        calls: by name, the call of each attention module.
+        positions: positions of the tokens, ``[1, token]``.
+        measures: whether to call every attention module twice; a forward pass with a KV cache does not allow it.
+        silent: whether rotary modules return an identity rotation, and position tables zeros.
+        unmasked: whether to ignore the attention mask.
+        restored: rotations to apply to the queries and keys of each attention module, by module name.
+        rotations: calls of rotary modules, by the identity of the returned object.
+        rotaries: shapes of the outputs of rotary modules, by module name; see `Observation.rotaries`.
+        tables: row of position 0 in each position table, by module name.
+        calls: the call of each attention module, by module name.
         repeated: names of attention modules that were called more than once.
-        handed: what the attention function was given in the present call.
-        places: coordinates of the tokens, ``[1, token, axes]``, for restored rotations; None where there is one.
+        received: arguments that the attention function received in the current call.
+        places: coordinates of the tokens, ``[1, token, axes]``, for restored rotations; None for a single axis.
     """
 
     positions: Tensor
@@ -83,64 +83,64 @@ class Observer:
     tables: dict[str, int] = field(default_factory=dict)
     calls: dict[str, ObservedCall] = field(default_factory=dict)
     repeated: set[str] = field(default_factory=set)
-    handed: list[Handed] = field(default_factory=list)
+    received: list[AttentionCall] = field(default_factory=list)
     places: Tensor | None = None
 
 
-def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **call: Any) -> Any:
-    """The attention function of an observed model: notes queries and keys, and attends eagerly."""
+def observed_attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **call: Any) -> Any:
+    """Attention function of an observed model: records queries and keys, and computes eager attention."""
     observer, name = module.__dict__[OBSERVER]
     call.pop(KEYWORD, None)
-    observer.handed.append((query, key, {**call, "mask": attention_mask}))
+    observer.received.append((query, key, {**call, "mask": attention_mask}))
     attention_mask = None if observer.unmasked else attention_mask
-    layer = observer.restored.get(name)
-    rotary = None if layer is None else layer.kind.rotary
-    if layer is not None and rotary is not None:
+    restored = observer.restored.get(name)
+    rotary = None if restored is None else restored.kind.rotary
+    if restored is not None and rotary is not None:
         rotation = rotary.rotation if observer.places is None else replace(rotary.rotation, axes=rotary.axes)
-        turns = table(rotation, observer.positions if observer.places is None else observer.places)
-        query, key = (rotate(rotated_first(x, layer), rotation, turns) for x in (query, key))
+        cos_sin = table(rotation, observer.positions if observer.places is None else observer.places)
+        query, key = (rotate(rotated_first(x, restored), rotation, cos_sin) for x in (query, key))
         query = query * rotary.logit_scale
     return eager_of(own_class(type(module)))(module, query, key, value, attention_mask, **call)
 
 
-def hand_over_inline(
+def observed_inline_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, cache: Any, **call: Any
 ) -> Any:
-    """`hand_over` for attention that is computed inline; the KV cache takes the new keys."""
+    """`observed_attention` for inline attention, which also updates the KV cache."""
     if cache is not None and cache.new is not None:
         key, value = cache.cache.update(key, value, cache.layer)
-    return hand_over(module, query, key, value, mask, **call)
+    return observed_attention(module, query, key, value, mask, **call)
 
 
-AttentionInterface.register(INTERFACE, hand_over)
+AttentionInterface.register(INTERFACE, observed_attention)
 AttentionMaskInterface.register(INTERFACE, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
 
 
 @contextmanager
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
-    """Take notes of what a stand-in does while the block runs it."""
+    """Inside the block, ``observer`` records the forward pass of a stand-in."""
     with torch.no_grad(), ExitStack() as hooks:
         attentions = {id(module) for module in attention_modules(model)}
         for name, module in model.named_modules():
-            hooks.enter_context(_noted(observer, name, module, attends=id(module) in attentions))
+            hooks.enter_context(_module_observed(observer, name, module, attends=id(module) in attentions))
         yield
 
 
 @contextmanager
-def _noted(observer: Observer, name: str, module: nn.Module, *, attends: bool) -> Iterator[None]:
+def _module_observed(observer: Observer, name: str, module: nn.Module, *, attends: bool) -> Iterator[None]:
     handles: list[Any] = []
     if attends:
         module.__dict__[OBSERVER] = observer, name
         if not goes_through_interface(module):
-            module.__dict__[ATTEND] = hand_over_inline
+            module.__dict__[ATTEND] = observed_inline_attention
             module.__class__ = above(own_class(type(module)), Inline)
-        note = partial(_note_attention, observer, name)
-        handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
+        hook = partial(_record_attention, observer, name)
+        handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
     elif isinstance(module, nn.Embedding):
         module.__dict__[OBSERVER] = observer, name
         module.__class__ = below(own_class(type(module)), ObservedTable)  # type: ignore[assignment]
     elif not any(True for _ in module.parameters()):
-        handles.append(module.register_forward_hook(partial(_note_rotation, observer, name), with_kwargs=True))
+        handles.append(module.register_forward_hook(partial(_record_rotation, observer, name), with_kwargs=True))
     try:
         yield
     finally:
@@ -149,76 +149,74 @@ def _noted(observer: Observer, name: str, module: nn.Module, *, attends: bool) -
 
 
 class ObservedTable(nn.Embedding):
-    """Mixin of an embedding of an observed model: notes whether its rows are positions."""
+    """Mixin for the embeddings of an observed model: records whether the rows it reads are positions."""
 
     prefix = "Observed"
 
     def forward(self, rows: Tensor) -> Tensor:
-        """As of `nn.Embedding`; zero where the observer is to silence a position table."""
+        """Rows of the embedding; zeros for a position table if the observer is silent."""
         observer, name = self.__dict__[OBSERVER]
-        found = super().forward(rows)
+        vectors = super().forward(rows)
         if isinstance(rows, Tensor) and rows.shape[-1:] == observer.positions.shape[-1:]:
             offset = rows.reshape(-1, rows.shape[-1])[:1] - observer.positions
             if bool((offset == offset[..., :1]).all()):
                 observer.tables[name] = int(offset[0, 0])
-                return torch.zeros_like(found) if observer.silent else found
-        return found
+                return torch.zeros_like(vectors) if observer.silent else vectors
+        return vectors
 
 
-def _note_rotation(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
-    nothing = identity_like(out)
-    if nothing is None:
+def _record_rotation(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+    """Forward hook: record the output of a rotary module; return an identity rotation if the observer is silent."""
+    identity = identity_like(out)
+    if identity is None:
         return None
-    one = out if isinstance(out, Tensor) else out[0]
-    axes = 2 if one.shape[:2] == observer.positions.shape else 1
-    if one.shape[:axes] != observer.positions.shape[-axes:]:
+    cos = out if isinstance(out, Tensor) else out[0]
+    axes = 2 if cos.shape[:2] == observer.positions.shape else 1
+    if cos.shape[:axes] != observer.positions.shape[-axes:]:
         return None
     kind = kind_of_call(*args, **kwargs)
-    observer.rotaries.setdefault(name, {})[kind] = RotationShape(axes, tuple(one.shape[axes:]), isinstance(out, Tensor))
+    observer.rotaries.setdefault(name, {})[kind] = RotationShape(axes, tuple(cos.shape[axes:]), isinstance(out, Tensor))
     observer.rotations[id(out)] = (name, args, kwargs, out)
-    return nothing if observer.silent else None
+    return identity if observer.silent else None
 
 
-def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-    """Call the module twice before its layer does: as it will be called, and with a rotation by nothing."""
+def _record_attention(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+    """Forward pre-hook: call the module twice, with the arguments of its layer and with an identity rotation."""
     if observer.silent or not observer.measures:
         return
-    if name in observer.calls:  # a module that serves several layers
+    if name in observer.calls:  # several layers share the module
         observer.repeated.add(name)
         return
     call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
     receives_keywords = call.pop(KEYWORD, False)
-    call = {key: None if isinstance(value, Cache) else value for key, value in call.items()}  # it would fill up
+    call = {key: None if isinstance(value, Cache) else value for key, value in call.items()}  # two calls would fill it
     forward: Any = type(module).forward
-    handed: list[Handed] = []
-    observer.handed = handed
+    calls: list[AttentionCall] = []
+    observer.received = calls
     forward(module, **call)
-    nothing = {key: identity_like(value) for key, value in call.items() if id(value) in observer.rotations}
+    identities = {key: identity_like(value) for key, value in call.items() if id(value) in observer.rotations}
     observer.silent = True
     try:
-        forward(module, **{**call, **nothing})
+        forward(module, **{**call, **identities})
     finally:
         observer.silent = False
-    observer.handed = []
-    if len(handed) == 2:
-        observer.calls[name] = ObservedCall(call, handed[0], handed[1], receives_keywords)
+    observer.received = []
+    if len(calls) == 2:
+        observer.calls[name] = ObservedCall(call, calls[0], calls[1], receives_keywords)
 
 
 def takes_positions(model: nn.Module) -> bool:
-    """Whether a base model takes the positions of its tokens."""
+    """Whether the forward of a base model has the parameter ``position_ids``."""
     return "position_ids" in inspect.signature(type(model).forward).parameters
 
 
 def inputs_of(model: Any, positions: Tensor) -> dict[str, Any]:
-    """A call of a base model on as many tokens as there are ``positions [1, token]``."""
+    """Keyword arguments of a base model for random tokens at ``positions [1, token]``."""
     vocabulary = model.get_input_embeddings().num_embeddings
-    draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(min(3, vocabulary - 1), vocabulary, positions.shape, generator=draw).to(positions.device)
-    given: dict[str, Any] = {"input_ids": ids, KEYWORD: True}
-    if takes_positions(model):
-        given["position_ids"] = positions
-    if "use_cache" in inspect.signature(type(model).forward).parameters:
-        given["use_cache"] = False
-    if "lang_ids" in inspect.signature(type(model).forward).parameters:
-        given["lang_ids"] = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
-    return given
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(min(3, vocabulary - 1), vocabulary, positions.shape, generator=generator).to(positions.device)
+    inputs: dict[str, Any] = {"input_ids": ids, KEYWORD: True}
+    languages = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
+    optional = {"position_ids": positions, "use_cache": False, "lang_ids": languages}
+    parameters = inspect.signature(type(model).forward).parameters
+    return inputs | {name: value for name, value in optional.items() if name in parameters}

@@ -1,9 +1,9 @@
-"""Attention scores that a model's own forward asks for and nobody computes: what it does to them is noted instead.
+"""Lazy attention scores: record what a model's forward does to its scores instead of computing them.
 
 A forward that computes attention inline multiplies queries by keys, scales the product, adds a mask, takes the softmax
-and multiplies values by it. Under an `Interception` the first product is a `PendingScores`, which takes no memory and
-notes each step; the product with the values calls an attention function with the queries, the keys, the scale and the
-mask that were noted. A step that is none of these raises, so that nothing a model does to its scores is lost.
+and multiplies it by the values. Under an `Interception` the first product is a `PendingScores`. It takes no memory and
+records each step. The product with the values calls an attention function with the recorded queries, keys, scale and
+mask. Any other step raises, so no operation on the scores is lost.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from hf_posenc.errors import UnsupportedModel
 
 @dataclass(eq=False)
 class PendingScores:
-    """Scores that are not computed; see the module.
+    """Attention scores that are recorded and not computed.
 
     Attributes:
-        name: of the class whose scores they are, for messages.
-        times_values: what their product with values is.
-        query: ``[…, query, head_dim]``; ``key`` likewise.
-        shape: of the scores, as the forward sees them.
-        factor: of q · k.
-        masks: added to the scores, each broadcasts to their shape.
+        name: name of the attention class, for error messages.
+        times_values: function that computes the product of the softmax weights and the values.
+        query: ``[…, query, head_dim]``.
+        key: ``[…, key, head_dim]``.
+        shape: shape of the scores as the forward sees them.
+        factor: factor of q · k.
+        masks: tensors added to the scores; each broadcasts to their shape.
         dropout: probability of dropping a weight.
         normalised: whether the softmax was taken.
     """
@@ -46,14 +47,14 @@ class PendingScores:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called by functions of torch that are given pending scores."""
-        given = (*args, *(kwargs or {}).values())
-        inside = (x for several in given if isinstance(several, (tuple, list)) for x in several)
-        pending = next(x for x in (*given, *inside) if isinstance(x, PendingScores))
-        return pending.step(plain_name(func))(*args, **(kwargs or {}))
+        """Record a torch function that is called with pending scores."""
+        arguments = (*args, *(kwargs or {}).values())
+        nested = (x for sequence in arguments if isinstance(sequence, (tuple, list)) for x in sequence)
+        pending = next(x for x in (*arguments, *nested) if isinstance(x, PendingScores))
+        return pending.step(function_name(func))(*args, **(kwargs or {}))
 
     def step(self, name: str) -> Callable[..., Any]:
-        """What is noted for a function of torch."""
+        """The function of `STEPS` that records the torch function ``name``."""
         if name not in STEPS:
             raise refused(self.name, f"applies {name} to its attention scores")
         return STEPS[name]
@@ -61,16 +62,23 @@ class PendingScores:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return partial(self.step(name.strip("_")) if name != "masked_fill_" else _masked_fill_in_place, self)
+        step = self.step(name.strip("_"))
+        return partial(_in_place, step, self) if name.endswith("_") else partial(step, self)
 
     def __truediv__(self, divisor: Any) -> PendingScores:
-        return _times(self, 1 / divisor)
+        return self * (1 / divisor)
 
     def __mul__(self, factor: Any) -> PendingScores:
-        return _times(self, factor)
+        if not isinstance(factor, (int, float)) or self.masks or self.normalised:
+            raise refused(self.name, "multiplies its attention scores by more than one number")
+        return replace(self, factor=self.factor * factor)
 
     def __add__(self, mask: Any) -> PendingScores:
-        return _plus(self, mask)
+        if isinstance(mask, int) and mask == 0:
+            return self
+        if not isinstance(mask, Tensor) or self.normalised:
+            raise refused(self.name, "adds more than a mask to its attention scores")
+        return replace(self, masks=(*self.masks, checked_mask(self, mask)))
 
     def __matmul__(self, values: Tensor) -> Tensor:
         return self.times_values(self, values)
@@ -79,63 +87,59 @@ class PendingScores:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the queries."""
+        """Dtype of the queries."""
         return self.query.dtype
 
     @property
     def device(self) -> torch.device:
-        """Of the queries."""
+        """Device of the queries."""
         return self.query.device
 
     @property
     def ndim(self) -> int:
-        """Axes of the scores."""
+        """Number of axes of the scores."""
         return len(self.shape)
 
     def mask(self) -> Tensor | None:
-        """The sum of what was added to the scores; one mask alone is the very tensor that was added."""
+        """Sum of the recorded masks, or None; a single mask is returned as the same tensor."""
         if len(self.masks) < 2:
             return next(iter(self.masks), None)
         return sum(self.masks[1:], start=self.masks[0]).clamp(min=torch.finfo(self.dtype).min)
 
 
 def refused(name: str, does: str) -> UnsupportedModel:
-    """Why attention is not what can be intercepted."""
+    """The error for attention that cannot be intercepted; ``does`` is the step that prevents it."""
     return UnsupportedModel(
-        f"{name} computes its attention itself, and {does}, which is no step of softmax attention over all keys. "
+        f"{name} computes its attention itself, and {does}, which is not a step of softmax attention over all keys. "
         "Write an adapter for it (see docs/add-model.md)."
     )
 
 
-def plain_name(func: Any) -> str:
-    """Name of a function of torch, without the underscores of operators and of what works in place."""
+def function_name(func: Any) -> str:
+    """Name of a torch function without the underscores of operators and in-place functions."""
     return getattr(func, "__name__", "").strip("_")
 
 
-def _times(scores: PendingScores, factor: Any) -> PendingScores:
-    if not isinstance(factor, (int, float)) or scores.masks or scores.normalised:
-        raise refused(scores.name, "multiplies its attention scores by more than one number")
-    return replace(scores, factor=scores.factor * factor)
-
-
-def _plus(scores: PendingScores, mask: Any) -> PendingScores:
-    if isinstance(mask, int) and mask == 0:
-        return scores
-    if not isinstance(mask, Tensor) or scores.normalised:
-        raise refused(scores.name, "adds more than a mask to its attention scores")
-    return replace(scores, masks=(*scores.masks, fitting(scores, mask)))
-
-
 def _add(one: Any, other: Any) -> PendingScores:
-    return _plus(one, other) if isinstance(one, PendingScores) else _plus(other, one)
+    return one + other if isinstance(one, PendingScores) else other + one
 
 
 def _mul(one: Any, other: Any) -> PendingScores:
-    return _times(one, other) if isinstance(one, PendingScores) else _times(other, one)
+    return one * other if isinstance(one, PendingScores) else other * one
 
 
-def fitting(scores: PendingScores, mask: Tensor) -> Tensor:
-    """A mask for all of the scores."""
+def _in_place(step: Callable[..., PendingScores], scores: PendingScores, *args: Any, **kwargs: Any) -> PendingScores:
+    """Record a step of an in-place method, such as `Tensor.masked_fill_`, in ``scores`` itself."""
+    vars(scores).update(vars(step(scores, *args, **kwargs)))
+    return scores
+
+
+def checked_mask(scores: PendingScores, mask: Tensor) -> Tensor:
+    """The mask itself, after a check that it broadcasts to the scores.
+
+    Raises:
+        UnsupportedModel: the mask has another shape, so the model made it for a fixed text length.
+    """
     try:
         mask.expand(scores.shape)
     except RuntimeError as error:
@@ -147,14 +151,9 @@ def fitting(scores: PendingScores, mask: Tensor) -> Tensor:
 
 
 def _masked_fill(scores: PendingScores, hidden: Tensor, value: Any) -> PendingScores:
-    hidden, lowest = _unexpanded(fitting(scores, hidden)), _lowest(scores, value)
+    hidden, lowest = _without_expansion(checked_mask(scores, hidden)), _fill_value(scores, value)
     zeros = torch.zeros(hidden.shape, dtype=scores.dtype, device=hidden.device)
-    return _plus(scores, zeros.masked_fill(hidden, lowest))
-
-
-def _masked_fill_in_place(scores: PendingScores, hidden: Tensor, value: Any) -> PendingScores:
-    scores.masks = _masked_fill(scores, hidden, value).masks
-    return scores
+    return scores + zeros.masked_fill(hidden, lowest)
 
 
 def _where(seen: Any, scores: Any, value: Any) -> PendingScores:
@@ -163,21 +162,21 @@ def _where(seen: Any, scores: Any, value: Any) -> PendingScores:
     return _masked_fill(scores, ~seen, value)
 
 
-def _lowest(scores: PendingScores, value: Any) -> float:
-    """What hides a key, as a number that transformers' masks have."""
+def _fill_value(scores: PendingScores, value: Any) -> float:
+    """The fill value of a mask, at least the lowest finite number of the dtype, as in the masks of transformers."""
     if float(value) > -1e3:
         raise refused(scores.name, f"sets some of its attention scores to {float(value):g}")
     return max(float(value), torch.finfo(scores.dtype).min)
 
 
 def _max(scores: PendingScores, value: Any) -> PendingScores:
-    """A bound from below that only keeps sums of masks finite."""
-    _lowest(scores, value)
+    """Ignore a lower bound of the scores, which only keeps sums of masks finite."""
+    _fill_value(scores, value)
     return scores
 
 
-def _unexpanded(x: Tensor) -> Tensor:
-    """A tensor without the copies that `Tensor.expand` made of it."""
+def _without_expansion(x: Tensor) -> Tensor:
+    """Undo `Tensor.expand`: narrow each expanded axis (stride 0) to one element."""
     for axis, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
         if size > 1 and stride == 0:
             x = x.narrow(axis, 0, 1)
@@ -194,19 +193,19 @@ def _dropout(scores: PendingScores, p: float = 0.5, training: bool = True, inpla
     return replace(scores, dropout=p) if training and p else scores
 
 
-def _shaped(scores: PendingScores, *shape: Any) -> PendingScores:
+def _reshaped(scores: PendingScores, *shape: Any) -> PendingScores:
     sizes = shape[0] if shape and isinstance(shape[0], (tuple, list)) else shape
-    found = torch.Size(torch.empty(scores.shape, device="meta").view(*sizes).shape)
-    if found[-2:] != scores.shape[-2:]:
-        raise refused(scores.name, "takes its attention scores apart")
-    shaped = replace(scores, shape=found)
+    shape_after = torch.Size(torch.empty(scores.shape, device="meta").view(*sizes).shape)
+    if shape_after[-2:] != scores.shape[-2:]:
+        raise refused(scores.name, "splits or merges the query or key axis of its attention scores")
+    shaped = replace(scores, shape=shape_after)
     for mask in scores.masks:
-        if mask.ndim <= len(found):  # one with an axis for heads fits the scores that had one
-            fitting(shaped, mask)
+        if mask.ndim <= len(shape_after):  # a mask with a heads axis fits the earlier scores, which had one too
+            checked_mask(shaped, mask)
     return shaped
 
 
-def _as_it_is(scores: PendingScores, *_: Any, **__: Any) -> PendingScores:
+def _unchanged(scores: PendingScores, *_: Any, **__: Any) -> PendingScores:
     return scores
 
 
@@ -214,9 +213,9 @@ STEPS: dict[str, Callable[..., Any]] = {
     **{"mul": _mul, "div": PendingScores.__truediv__, "truediv": PendingScores.__truediv__, "add": _add},
     **{"masked_fill": _masked_fill, "where": _where, "max": _max, "maximum": _max, "softmax": _softmax},
     **{"dropout": _dropout, "matmul": PendingScores.__matmul__, "bmm": PendingScores.__matmul__},
-    **{"view": _shaped, "reshape": _shaped, "expand_as": lambda x, scores: x.expand(scores.shape)},
-    **dict.fromkeys(["to", "float", "type", "type_as", "contiguous"], _as_it_is),
+    **{"view": _reshaped, "reshape": _reshaped, "expand_as": lambda x, scores: x.expand(scores.shape)},
+    **dict.fromkeys(["to", "float", "type", "type_as", "contiguous"], _unchanged),
     **{"size": lambda scores, dim=None: scores.shape if dim is None else scores.shape[dim]},
     **{"dim": lambda scores: len(scores.shape)},
 }
-"""By the name of a function of torch, what becomes of pending scores that are given to it."""
+"""Functions that record an operation on pending scores, by the name of the torch function."""

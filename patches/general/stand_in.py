@@ -1,12 +1,12 @@
-"""A stand-in for a model, from its class and configuration alone: every kind of its layers once, with random weights.
+"""Build a stand-in of a model from its class and configuration: one layer of each kind, with random weights.
 
-Where a model keeps position does not depend on its weights. So nothing is asked of the loaded model, which may be in
-use, quantised, offloaded, in half precision or not loaded yet. Weights are views of short random vectors: a matrix of
-any size takes as many numbers as it has rows and columns.
+Where a model keeps position does not depend on its weights. So the loaded model is not touched: it may be in use,
+quantised, offloaded, in half precision or not loaded yet. Weights are views of short random vectors: a matrix takes
+only as much memory as the sum of its rows and columns.
 
 Such a Hankel matrix has strides of one and repeats one vector along its antidiagonals, ``W[i, j] = n[i + j]``. Its
-product is a correlation, ``y[j] = Σ_i x[i] n[i + j]``, which the fast Fourier transform computes in O(n log n) to the
-rounding of a dense product. That would first copy the matrix, which takes minutes for the experts of a large model.
+product is a correlation, ``y[j] = Σ_i x[i] n[i + j]``. The fast Fourier transform computes it in O(n log n), with the
+rounding of a dense product. A dense product would first copy the matrix: minutes for the experts of a large model.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import UnsupportedModel
 
 FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
-LARGE = 1 << 24  # numbers; no buffer has more
+LARGE = 1 << 24  # elements; buffers are smaller
 SCALARS = (bool, int, float, str, type(None))
-LARGE_MATRIX = 1 << 18  # elements of a matrix; smaller ones are multiplied as they are
+LARGE_MATRIX = 1 << 18  # elements; smaller matrices are multiplied densely
 OWN_NUMBER = ("layer_idx", "layer_id", "layer_number")  # attributes that say which layer a module belongs to
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """A stand-in and the layers it stands for.
+    """A stand-in and the layers it represents.
 
     Attributes:
-        model: with the first layers of the real one, up to the last that is the first of its kind.
-        layers: name of its list of layers; None where there is none, or all of them are there.
-        kinds: for every layer of the real model, the number of the layer in ``model`` that is of its kind.
+        model: the base model with its first layers, up to the last one that is of a new kind.
+        layers: name of the list of layers; None if the model has no single list.
+        kinds: for every layer of the real model, the number of the layer in ``model`` of the same kind.
     """
 
     model: Any
@@ -64,10 +64,10 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
     name = layers_of(model)
     kinds = () if name is None else kinds_of(model.get_submodule(name))
     if kinds:
-        parent, _, own = name.rpartition(".")
-        every = model.get_submodule(name)
-        setattr(model.get_submodule(parent), own, every[: max(kinds) + 1])
-    fill(model)
+        parent, _, attribute = name.rpartition(".")
+        layers = model.get_submodule(name)
+        setattr(model.get_submodule(parent), attribute, layers[: max(kinds) + 1])
+    fill_with_random_weights(model)
     return StandIn(model.eval(), name, kinds)
 
 
@@ -86,16 +86,16 @@ def weightless(cls: type[nn.Module], config: Any, interface: str) -> Any:
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Make modules on the CPU with buffers and without weights: parameters are on the meta device."""
+    """Inside the block, new modules have their parameters on the meta device and their buffers on the CPU."""
     with torch.device("cpu"), LargeOnMeta(), init_empty_weights(include_buffers=False):
         yield
 
 
 class LargeOnMeta(TorchFunctionMode):
-    """Makes large tensors on the meta device: accelerate takes weights away after they were allocated."""
+    """Creates large tensors on the meta device: accelerate moves weights there only after allocating them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As of `TorchFunctionMode`."""
+        """Run a factory on the meta device if its result is large; run every other function unchanged."""
         kwargs = kwargs or {}
         if func in FACTORIES:
             empty = func(*args, **{**kwargs, "device": "meta"})
@@ -105,37 +105,36 @@ class LargeOnMeta(TorchFunctionMode):
 
 
 def layers_of(model: nn.Module) -> str | None:
-    """Name of the longest list of modules within a model; None where there is none, or one for each part of a layer."""
+    """Name of the longest list of modules in a model; None without a list, or with a sibling list of equal length."""
     lists = {name: len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     longest = max(lists, key=lambda name: (lists[name], -len(name)), default=None)
-    beside = [name for name in lists if longest is not None and _parent(name) == _parent(longest)]
-    return longest if sum(lists[name] == lists[longest] for name in beside) == 1 else None
-
-
-def _parent(name: str) -> str:
-    return name.rpartition(".")[0]
+    if longest is None:
+        return None
+    parent = longest.rpartition(".")[0]
+    siblings = [name for name in lists if name.rpartition(".")[0] == parent]
+    return longest if sum(lists[name] == lists[longest] for name in siblings) == 1 else None
 
 
 def kinds_of(layers: nn.ModuleList) -> tuple[int, ...]:
-    """For each layer the number of the first that has the same modules with the same settings."""
+    """For each layer, the number of the first layer with the same modules and the same settings."""
     first: dict[Any, int] = {}
     counters = counters_of(layers)
     return tuple(first.setdefault(settings_of(layer, counters), number) for number, layer in enumerate(layers))
 
 
 def counters_of(layers: nn.ModuleList) -> set[str]:
-    """Attributes of three layers or more, not of modules in them, that grow by one step from each to the next."""
-    found = set()
+    """Names of layer attributes that grow by a constant step from layer to layer; empty for fewer than three layers."""
+    counters = set()
     for name in vars(layers[0]) if len(layers) > 2 else ():
         values = [vars(layer).get(name) for layer in layers]
-        steps = {two - one for one, two in pairwise(values)} if all(type(one) is int for one in values) else {0}
+        steps = {two - one for one, two in pairwise(values)} if all(type(value) is int for value in values) else {0}
         if len(steps) == 1 and steps != {0}:
-            found.add(name)
-    return found
+            counters.add(name)
+    return counters
 
 
 def settings_of(layer: nn.Module, counters: set[str]) -> tuple[Any, ...]:
-    """All that modules of a layer keep as plain values, but what says or counts its number."""
+    """Plain attribute values and parameter shapes of a layer's modules, without layer numbers and counters."""
     return tuple(
         (
             name,
@@ -151,21 +150,21 @@ def settings_of(layer: nn.Module, counters: set[str]) -> tuple[Any, ...]:
     )
 
 
-def fill(model: nn.Module) -> None:
-    """Random weights for parameters on the meta device: matrices that map to numbers of the size they were given."""
-    draw = torch.Generator().manual_seed(0)
+def fill_with_random_weights(model: nn.Module) -> None:
+    """Replace parameters on the meta device by random ones; matrices preserve the scale of their input."""
+    generator = torch.Generator().manual_seed(0)
     made: dict[int, nn.Parameter] = {}  # tied weights stay tied
     for module in model.modules():
         for name, weight in module._parameters.items():
             if weight is not None and weight.is_meta:
                 if id(weight) not in made:
-                    made[id(weight)] = nn.Parameter(random_like(weight, draw), requires_grad=False)
+                    made[id(weight)] = nn.Parameter(random_like(weight, generator), requires_grad=False)
                 module._parameters[name] = made[id(weight)]
 
 
-def random_like(weight: Tensor, draw: torch.Generator) -> Tensor:
-    """Random numbers of a shape, as a view of as many as the sum of its sizes; vectors around one."""
-    numbers = torch.randn(sum(weight.shape) + 1, generator=draw)
+def random_like(weight: Tensor, generator: torch.Generator) -> Tensor:
+    """Random weights of a shape: Hankel matrices as views of one vector, and vectors near one."""
+    numbers = torch.randn(sum(weight.shape) + 1, generator=generator)
     if weight.ndim < 2:
         return 1 + 0.1 * numbers[: weight.numel()].view(weight.shape)
     steps = [1] * weight.ndim
@@ -173,10 +172,10 @@ def random_like(weight: Tensor, draw: torch.Generator) -> Tensor:
 
 
 class HankelProducts(TorchDispatchMode):
-    """Inside the block, products with large Hankel matrices are correlations."""
+    """Inside the block, products with large Hankel matrices are computed as correlations."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As of `TorchDispatchMode`."""
+        """Compute a matrix product by `correlation` if one factor is a large Hankel matrix."""
         if func is aten.mm.default or func is aten.bmm.default:
             one, two = args
             if is_hankel(two):
@@ -189,7 +188,7 @@ class HankelProducts(TorchDispatchMode):
 
 
 def is_hankel(matrix: Tensor) -> bool:
-    """Whether a matrix, or each of a batch, is a large one that repeats a vector along its antidiagonals."""
+    """Whether a matrix, or each matrix of a batch, is large and constant along its antidiagonals."""
     rows, columns = matrix.shape[-2:]
     return matrix.stride()[-2:] == (1, 1) and rows * columns >= LARGE_MATRIX and matrix.dtype is torch.float32
 
@@ -197,7 +196,7 @@ def is_hankel(matrix: Tensor) -> bool:
 def correlation(x: Tensor, matrix: Tensor) -> Tensor:
     """``x @ matrix`` of a Hankel matrix: ``[…, n, rows]`` by ``[…, rows, columns]`` to ``[…, n, columns]``."""
     rows, columns = matrix.shape[-2:]
-    if x.numel() == 0:  # of which there is no transform
+    if x.numel() == 0:  # torch.fft refuses empty tensors
         return x.new_zeros(*x.shape[:-1], columns)
     size = rows + columns - 1
     repeated = matrix.as_strided((*matrix.shape[:-2], 1, size), (*matrix.stride()[:-2], 0, 1))

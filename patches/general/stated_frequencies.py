@@ -1,8 +1,8 @@
-"""What a model states of its rotation: frequencies in its configuration and buffers, and the axes of its pairs.
+"""Read exact frequencies from a model's configuration and buffers, and find the axis of each rotated pair.
 
-In models that place tokens on several axes (M-RoPE) the configuration states how many pairs belong to each axis, but
-not their order. Both known orders are tried on places like those of an image: the right one gives the model's own
-outputs where our attention will apply it.
+In models that place tokens on several axes (M-RoPE) the configuration gives the number of pairs per axis, but not
+their order. Both known orders are tried on coordinates as in an image. The right order reproduces the model's outputs
+when it is applied where patched attention will apply it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SECTION = "mrope_section"
 
 
 def bases_of(config: Any) -> list[float]:
-    """RoPE's θ, of every kind of layer for which a configuration states one."""
+    """RoPE bases θ in a configuration, without repetitions; several if layer types have different ones."""
     stated = [one.get("rope_theta") for one in rotations(config).values()]
     return list(dict.fromkeys(float(base) for base in stated if base))
 
 
 def base_of(frequencies: tuple[float, ...], stated: list[float]) -> float:
-    """RoPE's θ of some frequencies: the stated one, of several the one whose geometric series they are."""
+    """RoPE base θ of some frequencies: the only stated base, or the one nearest to the measured base."""
     if len(stated) == 1:
         return stated[0]
     moving = [one for one in frequencies if one]
@@ -40,18 +40,17 @@ def base_of(frequencies: tuple[float, ...], stated: list[float]) -> float:
 
 
 def stated_frequencies(model: Any, observer: Observer) -> list[tuple[float, ...]]:
-    """Frequencies that the model's configuration and the buffers of its rotary modules state, the most exact first."""
+    """Frequencies in the model's configuration and in the buffers of its rotary modules, the most exact first."""
     modules = [model.get_submodule(name) for name in observer.rotaries]
     sizes = {2 * buffer.numel() for one in modules for buffer in one.buffers()}
     exact = [geometric(base, dims) for base in bases_of(model.config) for dims in sorted(sizes)]
-    fresh = [(as_built(one), one) for one in modules]  # a cast to half precision has rounded what they hold
-    held = [buffer for pair in fresh for one in pair if one is not None for buffer in one.buffers()]
-    buffers = [tuple(buffer.double().flatten().tolist()) for buffer in held]
-    return list(dict.fromkeys(exact + buffers))
+    fresh = [(as_built(one), one) for one in modules]  # a cast to half precision has rounded the buffers of the latter
+    buffers = [buffer for pair in fresh for one in pair if one is not None for buffer in one.buffers()]
+    return list(dict.fromkeys(exact + [tuple(buffer.double().flatten().tolist()) for buffer in buffers]))
 
 
 def as_host_rotary(model: Any, fit: RotationFit, head_dim: int) -> HostRotary:
-    """A measured rotation as schemes take it: what scales whole heads is a factor of logits."""
+    """The `HostRotary` of a measured rotation; the amplitude of fully rotated heads becomes a logit scale."""
     rotation = fit.rotation
     frequencies: Any = rotation.frequencies
     base = base_of(frequencies, bases_of(model.config))
@@ -61,7 +60,7 @@ def as_host_rotary(model: Any, fit: RotationFit, head_dim: int) -> HostRotary:
 
 
 def with_axes(model: Any, seen: Observation) -> Observation:
-    """The observation with the coordinate that turns each pair; as it is where there is one, or none that is found."""
+    """The observation with the axis of each rotated pair; unchanged for a single axis, or if no known order fits."""
     stated = (one.get(SECTION) for one in rotations(model.config).values())
     section = next((tuple(one) for one in stated if one), None)
     if section is None or len(section) != AXES:
@@ -69,16 +68,16 @@ def with_axes(model: Any, seen: Observation) -> Observation:
     positions = torch.arange(TOKENS)[None]
     places = torch.stack((positions // 4, positions % 4, positions * 2 % 7), dim=-1)
     call = inputs_of(model, positions) | {"position_ids": places.movedim(-1, 0)}
-    stock = outputs(model, Observer(positions), call)
+    expected = outputs(model, Observer(positions), call)
     for interleaved in (False, True):
-        attentions = tuple(_turned_by(one, pair_axes(section, interleaved)) for one in seen.attentions)
+        attentions = tuple(_with_pair_axes(one, pair_axes(section, interleaved)) for one in seen.attentions)
         restored = Observer(positions, silent=True, restored={one.name: one for one in attentions}, places=places)
-        if deviation(outputs(model, restored, call), stock) <= LIMIT:
+        if deviation(outputs(model, restored, call), expected) <= LIMIT:
             return replace(seen, attentions=attentions)
     return seen
 
 
-def _turned_by(one: AttentionObservation, axes: tuple[int, ...]) -> AttentionObservation:
+def _with_pair_axes(one: AttentionObservation, axes: tuple[int, ...]) -> AttentionObservation:
     rotary = one.kind.rotary
     if rotary is None or 2 * len(axes) != rotary.rotation.dims:
         return one

@@ -1,1 +1,1 @@
-"""Parts that several adapters use."""
+"""Code that several adapters share."""

@@ -1,7 +1,7 @@
-"""What BLOOM, MPT and Falcon share: attention computed inline, and a linear bias that the base model hands its layers.
+"""Shared adapter code for BLOOM, MPT and Falcon: inline attention, and a linear bias built by the base model.
 
-Their layers pass on no keyword of the caller's, by which the `ForwardContext` travels elsewhere, but do pass the bias.
-The patched base model therefore runs the same layers with those keywords in its place, and builds no bias.
+The layers of these models drop the keywords that carry the `ForwardContext`, but pass on the bias. The patched base
+model therefore builds no bias, and passes the keywords in the bias argument of its layers.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from hf_posenc.patches.shared.lookup_attention import PlacedAttention
 from hf_posenc.patches.shared.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme
 
-SDPA: Any = SimpleNamespace(_attn_implementation="sdpa")  # what masks read of a configuration
+SDPA: Any = SimpleNamespace(_attn_implementation="sdpa")  # a configuration for `create_causal_mask`
 
 
 def attention_with_slopes(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, slopes: tuple[float, ...] | None, positions: Tensor
 ) -> Tensor:
-    """Causal attention with the bias −slope · distance, if any, by its formula: ``[batch, token, heads · head_dim]``.
+    """Causal attention with the bias −slope · distance, or none, by the formula: ``[batch, token, heads · head_dim]``.
 
-    In float32, whatever the dtype of ``query``: the models themselves round the bias to theirs, relative to the first
-    token, which at position 1,000 leaves nothing of it in bfloat16.
+    The computation is in float32 for any dtype of ``query``. The models themselves count the bias from the first token
+    in their own dtype; in bfloat16 rounding removes all of it at position 1,000.
     """
     distance = positions[:, None, :, None] - positions[:, None, None, :]
     scores = products(query.float(), key.float()) * scaling
@@ -48,11 +48,12 @@ def attention_with_slopes(
 
 
 class InlineDecoder(AddsPositionCode):
-    """Mixin of the patched base models: the same layers, with the keywords of the call where their bias was.
+    """Mixin of the patched base models: runs the same layers, with the keywords of the call in the bias argument.
 
     Class attributes:
-        layers_name, norm_name: of the layers and of the last norm.
-        bias_name: the keyword of the layers for the bias.
+        layers_name: attribute of the list of layers.
+        norm_name: attribute of the last norm.
+        bias_name: keyword of the layers for the bias.
     """
 
     layers_name: ClassVar[str] = "h"
@@ -63,15 +64,15 @@ class InlineDecoder(AddsPositionCode):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.__name__ = cls.__name__.removeprefix("Patched")  # which a saved configuration has as its architecture
+        cls.__name__ = cls.__name__.removeprefix("Patched")  # saving writes this name as the architecture
 
     @property
     def backend(self) -> str:
-        """Name of the attention implementation in use; sdpa where the model itself knows none but eager."""
+        """Name of the attention implementation in use; sdpa if the model itself supports only eager."""
         return self.config._attn_implementation if self._supports_sdpa else SDPA._attn_implementation
 
     def embedded(self, tokens: Tensor) -> Tensor:
-        """Token embeddings ``[batch, token, width]`` as the first layer gets them."""
+        """Input ``[batch, token, width]`` of the first layer for token embeddings of that shape; by default equal."""
         return tokens
 
     def run(
@@ -86,7 +87,7 @@ class InlineDecoder(AddsPositionCode):
         position_ids: Tensor | None = None,
         **call: Any,
     ) -> Any:
-        """The model's own forward; the pre-hook has checked the call and made its cache."""
+        """The model's own forward without its bias; the pre-hook has checked the call and created the cache."""
         cache, positions = take_cache(call), call[KEYWORD].positions
         weights = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -118,10 +119,10 @@ class InlineDecoder(AddsPositionCode):
 
 
 class InlineAdapter(Adapter):
-    """Base class of the adapters of these models.
+    """Base class of the adapters for BLOOM, MPT and Falcon.
 
     Class attributes:
-        patched_base: what replaces `base_class`.
+        patched_base: class that replaces `base_class`.
     """
 
     patched_base: ClassVar[type[nn.Module]]
@@ -131,14 +132,14 @@ class InlineAdapter(Adapter):
 
     @abstractmethod
     def normed(self, base: nn.Module, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:
-        """The attention module of a layer, and what it gets where the layer gets ``hidden [batch, token, width]``."""
+        """The attention module of a layer, and its input for the layer input ``hidden [batch, token, width]``."""
 
     def rotated(self, base: nn.Module, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys as an unpatched model rotates them; by default it does not."""
+        """Queries and keys with the rotation of the unpatched model; by default unrotated."""
         return query, key
 
     def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
-        """Before the patch by the formula; see `attention_with_slopes`."""
+        """Attention output of a layer; for an unpatched model computed by `attention_with_slopes`."""
         if isinstance(base, InlineDecoder):
             attention, normed = self.normed(base, base.coded(hidden, positions), layer)
             return attention(normed, attention_mask=eager_mask(attention, hidden), position_ids=positions)[0]
@@ -161,14 +162,15 @@ def eager_attention(
     dropout: float = 0.0,
     **host: Any,
 ) -> AttentionOutput:
-    """Attention with its weights; shapes as of transformers' attention functions.
+    """Attention and its weights, with the shapes of transformers' attention functions.
 
-    Without a mask one query sees all keys; several are the first of the text, whatever room a static cache has.
+    Without a mask, a single query sees all keys. Several queries are then the start of a text, and attend causally even
+    if a static cache has more keys.
     """
     scores = products(query, key) * scaling
     if attention_mask is None:
-        everything = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
-        attention_mask = everything if scores.shape[-2] == 1 else everything.tril()
+        all_keys = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        attention_mask = all_keys if scores.shape[-2] == 1 else all_keys.tril()
     if attention_mask.dtype is torch.bool:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     else:
@@ -180,10 +182,10 @@ def eager_attention(
 
 
 class InlineAttention(PlacedAttention):
-    """Mixin of patched attention modules whose layers hand them the keywords of the call in place of a bias.
+    """Mixin of patched attention modules that receive the keywords of the call in the bias argument.
 
     Class attributes:
-        factor_name: of the attribute that is the factor of q · k.
+        factor_name: attribute with the factor of q · k.
     """
 
     factor_name: ClassVar[str] = "inv_norm_factor"
@@ -193,7 +195,7 @@ class InlineAttention(PlacedAttention):
 
     @property
     def scaling(self) -> float:
-        """Factor of q · k, which these classes have under other names."""
+        """Factor of q · k, which these classes store under another name."""
         return getattr(self, self.factor_name)
 
     @scaling.setter
@@ -218,15 +220,22 @@ class InlineAttention(PlacedAttention):
     def project_key(self, x: Tensor) -> Tensor:
         return self.split(x[None])[1][0]
 
-    def attend_at(self, place: Any, hidden: Tensor, *, mask: Tensor | None, host: dict[str, Any]) -> AttentionOutput:
-        """Output of attention ``[batch, token, width]`` and its weights, or None."""
-        host = host if place is None else {**host, **place}
+    def attend_with(self, call: Any, hidden: Tensor, *, mask: Tensor | None, host: dict[str, Any]) -> AttentionOutput:
+        """Output of attention ``[batch, token, width]`` and its weights, or None.
+
+        Args:
+            call: keywords of the base model's call, from the bias argument; None if the layer is called alone.
+            hidden: input of the attention, ``[batch, token, width]``.
+            mask: attention mask of the model.
+            host: other keywords of the attention's forward.
+        """
+        host = host if call is None else {**host, **call}
         q, k, v = self.split(hidden)
         mixed, weights = self.attend(q, k, v, hidden=hidden, mask=mask, host=host)
         return self.project_output(mixed.flatten(2)), weights
 
     def _by_host(self, call: RotatedCall, host: dict[str, Any]) -> AttentionOutput:
-        """As elsewhere; but these models return attention weights whatever the backend."""
+        """Attention by the model's own function, or eager if weights are requested: these models always return them."""
         mask, q, k, v = call.plan.mask, call.queries[0], call.keys[0], call.values
         if host.get("output_attentions") and (mask is None or isinstance(mask, Tensor)):
             return eager_attention(self, q, k, v, mask, self.scaling * call.shared.terms.logit_scale, self.live_dropout)

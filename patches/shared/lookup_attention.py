@@ -1,4 +1,4 @@
-"""Attention modules that no keyword reaches, as their models hand on none: they look their `ForwardContext` up."""
+"""Patched attention for models that pass no keywords to their layers: it looks up its `ForwardContext`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hf_posenc.forward.current_forward import OWNER, KeepsForward, current_forwa
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.patches.shared.rotary_host import AddsPositionCode
 
-LAYER = "posenc_layer"  # of a patched module: its number, where its class keeps none
+LAYER = "posenc_layer"  # attribute of a patched module: its layer number, if its class keeps none
 
 
 class PlacedAttention(PatchedAttention):
-    """Mixin of patched attention modules whose classes may keep no configuration, and no number of their layer."""
+    """Mixin of patched attention modules whose classes may lack a configuration or a layer number."""
 
     @property
     def config(self) -> Any:
@@ -31,9 +31,9 @@ class PlacedAttention(PatchedAttention):
 
     @property
     def layer_idx(self) -> int | None:
-        """Number of the layer in the KV cache, also where the class gets it with each call and keeps none itself."""
-        own = self.__dict__.get("layer_idx")
-        return self.__dict__.get(LAYER) if own is None or own < 0 else own
+        """Number of the layer in the KV cache: of the class, or set by the adapter if the class keeps none."""
+        number = self.__dict__.get("layer_idx")
+        return self.__dict__.get(LAYER) if number is None or number < 0 else number
 
     @layer_idx.setter
     def layer_idx(self, value: int | None) -> None:
@@ -41,23 +41,23 @@ class PlacedAttention(PatchedAttention):
 
 
 class LookupAttention(PlacedAttention):
-    """Mixin of patched attention modules of classes that compute attention inline.
+    """Mixin of patched attention modules whose classes compute attention inline.
 
-    Their models know no attention implementation but their own; scores are computed as under "sdpa", and as under
-    "eager" where attention weights are asked for.
+    These models have no choice of attention implementations. The patched module attends as under "sdpa", and as under
+    "eager" if attention weights are requested.
     """
 
     host_eager = staticmethod(eager_attention_forward)
-    scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
+    scaling = None  # type: ignore[assignment]  # default for classes without it; others set it on the instance
 
     @property
     def backend(self) -> str:
-        """As the class says."""
+        """``"eager"`` if attention weights are requested, otherwise ``"sdpa"``."""
         forward = current_forward(self.__dict__[OWNER])  # of this thread
         return "eager" if forward is not None and forward.weights else "sdpa"
 
     def looked_up(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The `ForwardContext` of a call, or the positions of one outside a forward pass, as keywords of `attend`."""
+        """Keywords of `attend`: the `ForwardContext` and its positions, or only positions outside a forward pass."""
         forward = call.get(KEYWORD) or current_forward(self.__dict__[OWNER])
         if forward is not None:
             return {KEYWORD: forward, "position_ids": forward.positions}
@@ -70,28 +70,28 @@ class LookupAttention(PlacedAttention):
 
 
 class KeepsForwardAndCode(KeepsForward, AddsPositionCode):
-    """Mixin of the first layer of such a model, where a scheme that adds codes to the embeddings adds them."""
+    """Mixin of the first layer of such a model: keeps the `ForwardContext`, and adds the scheme's position codes."""
 
     prefix = "KeptEmbedding"
 
 
-def of_pairs(mask: Tensor | None, queries: int, forward: ForwardContext) -> Tensor | None:
-    """A mask with a row for every query, without memory; one tensor for all layers that are called with the same."""
+def mask_per_query(mask: Tensor | None, queries: int, forward: ForwardContext) -> Tensor | None:
+    """A mask expanded to one row per query, without memory; all layers called with the same mask share the result."""
     if mask is None or mask.shape[-2] == queries:
         return mask
-    known = forward.memos.setdefault("masks of pairs", {})
-    if id(mask) not in known:
-        known[id(mask)] = mask, mask.expand(*mask.shape[:-2], queries, -1)
-    return known[id(mask)][1]  # type: ignore[index]
+    expanded = forward.memos.setdefault("masks of pairs", {})
+    if id(mask) not in expanded:
+        expanded[id(mask)] = mask, mask.expand(*mask.shape[:-2], queries, -1)
+    return expanded[id(mask)][1]  # type: ignore[index]
 
 
-def of_visible(visible: Tensor | None, forward: ForwardContext | None, dtype: torch.dtype) -> Tensor | None:
-    """A mask as transformers' are, with the lowest number where ``visible [batch, 1, query or 1, key]`` is zero."""
+def additive_mask(visible: Tensor | None, forward: ForwardContext | None, dtype: torch.dtype) -> Tensor | None:
+    """Additive mask, lowest where ``visible [batch, 1, query or 1, key]`` is zero; None if nothing is hidden."""
     if visible is None or forward is None or (forward.padding is None and not forward.own_mask):
         return None
-    known = forward.memos.setdefault("masks of what is visible", {})
-    if id(visible) not in known:
+    masks = forward.memos.setdefault("masks of what is visible", {})
+    if id(visible) not in masks:
         zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
         hidden = zeros.masked_fill(~visible.bool(), torch.finfo(dtype).min)
-        known[id(visible)] = visible, hidden.expand(-1, -1, visible.shape[-1], -1)
-    return known[id(visible)][1]  # type: ignore[index]
+        masks[id(visible)] = visible, hidden.expand(-1, -1, visible.shape[-1], -1)
+    return masks[id(visible)][1]  # type: ignore[index]

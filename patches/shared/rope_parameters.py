@@ -7,17 +7,17 @@ from typing import Any
 
 UNSCALED = "default"  # transformers' ``rope_type`` of frequencies as they were trained
 TRAINED_LENGTH, TRAINED_THETA = "position_trained_length", "position_trained_theta"
-"""Entries of a configuration that this package has exported, where nothing else in it says what the weights were
-trained with: the length in tokens, and the base of the rotation, of which a larger one is stated."""
+"""Entries that `export` adds to a configuration: the trained length in tokens, and the rotation's base in training.
+Nothing else in an exported configuration gives them: it has the extended length and the larger base."""
 
 
 def rotations(config: Any) -> dict[str | None, Mapping[str, Any]]:
-    """The RoPE parameters of a configuration of transformers by type of layer; see `by_layer_type`."""
+    """The RoPE parameters in a configuration of transformers, by layer type; see `by_layer_type`."""
     return by_layer_type(getattr(config, "rope_parameters", None))
 
 
 def by_layer_type(parameters: Mapping[str, Any] | None) -> dict[str | None, Mapping[str, Any]]:
-    """Sets of RoPE parameters by type of layer, ``"full_attention"``; one set for all layers is that of None."""
+    """RoPE parameters by layer type, such as ``"full_attention"``; a single set for all layers has the key None."""
     if parameters is None:
         return {}
     nested: dict[str | None, Mapping[str, Any]] = {

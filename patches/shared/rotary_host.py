@@ -1,4 +1,4 @@
-"""What the adapters of models that rotate share: reading the rotation, switching it off, adding codes to embeddings."""
+"""Shared code of adapters for RoPE models: read the rotation, disable it, and add position codes to embeddings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hf_posenc.errors import UnsupportedModel, shown
 from hf_posenc.forward.current_forward import ATTENTION, OWNER, current_forward
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import KEYWORD
-from hf_posenc.patches.shared.position_table import as_wide
+from hf_posenc.patches.shared.position_table import padded_to_width
 
 LOADED_BY_NAME = "RotaryEmbedding"
 """transformers' loader recomputes the frequencies of modules that have this in their class's name."""
@@ -24,17 +24,17 @@ LOADED_BY_NAME = "RotaryEmbedding"
 def host_rotary(
     config: Any, head_dim: int, *, dims: int | None = None, layout: Layout = "half", by_length: Sequence[str] = ()
 ) -> HostRotary:
-    """The rotation that ``config.rope_parameters`` describe; from its numbers, as a cast model has rounded its own.
+    """The rotation in ``config.rope_parameters``, computed from its numbers: a cast model has rounded its buffers.
 
     Args:
-        config: of the base model.
+        config: configuration of the base model.
         head_dim: channels of a head.
-        dims: how many of them are rotated, the first ones; all by default.
-        layout: which channels make a pair.
-        by_length: kinds of scaling whose frequencies change with the length; what is read is then unscaled.
+        dims: number of rotated channels, the first ones of a head; all by default.
+        layout: which channels form a pair.
+        by_length: scalings whose frequencies change with the length; for these the unscaled rotation is returned.
 
     Raises:
-        UnsupportedModel: the configuration has no rotation, several, or one of a kind that cannot be computed.
+        UnsupportedModel: the configuration has no rotation, several, or one of an unknown type.
     """
     dims = head_dim if dims is None else dims
     parameters = getattr(config, "rope_parameters", None) or {}
@@ -52,53 +52,54 @@ def host_rotary(
             f"The rotation of this {config.model_type} model is of the type {kind!r}, which has no fixed frequencies. "
             "Choose another type, or have an adapter of your own give its rotation without host_rotary."
         )
-    with torch.device("cpu"):  # a checkpoint's model is built on the meta device, which has no numbers
+    with torch.device("cpu"):  # a loader may build the model on the meta device, which has no numbers
         frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-    whole = dims == head_dim
-    rotation = Rotation(tuple(frequencies.double().tolist()), layout, amplitude=1.0 if whole else float(factor))
-    return HostRotary(rotation, float(base), factor**2 if whole else 1.0)
+    rotates_all = dims == head_dim
+    rotation = Rotation(tuple(frequencies.double().tolist()), layout, amplitude=1.0 if rotates_all else float(factor))
+    return HostRotary(rotation, float(base), factor**2 if rotates_all else 1.0)
 
 
 def as_configured(rotary: Any) -> Any:
-    """A rotary module without what a cast to half precision did to its frequencies: radians, from position 10³ on.
+    """A rotary module with exact frequencies: rebuilt if a cast or a longer text has changed them, else itself.
 
-    And without the frequencies that one which follows the length keeps from a longer text that it has read.
+    A cast to half precision changes angles by radians from position 10³ on. A module that follows the text length keeps
+    the frequencies of the longest text so far.
     """
-    held = [(name, buffer) for name, buffer in rotary.named_buffers() if buffer.is_floating_point()]
+    buffers = [(name, buffer) for name, buffer in rotary.named_buffers() if buffer.is_floating_point()]
     trained = next(rotary.parameters(), None) is not None
-    if isinstance(rotary, DisabledRotary) or trained or not held or any(buffer.is_meta for _, buffer in held):
+    if isinstance(rotary, DisabledRotary) or trained or not buffers or any(buffer.is_meta for _, buffer in buffers):
         return rotary
     fresh = as_built(rotary)
     exact = {} if fresh is None else dict(fresh.named_buffers())
     if fresh is not None and getattr(rotary, "max_seq_len_cached", 0) > getattr(fresh, "max_seq_len_cached", 0):
         return fresh
-    return fresh if all(name in exact and is_cast_of(own, exact[name]) for name, own in held) else rotary
+    return fresh if all(name in exact and is_cast_of(own, exact[name]) for name, own in buffers) else rotary
 
 
 def as_built(rotary: Any) -> Any:
-    """A module of the same class and configuration on the same device; None where a class is built otherwise."""
+    """A new module of the same class and configuration on the same device; None if the constructor fails."""
     device = next((buffer.device for buffer in rotary.buffers()), None)
     try:
         return type(rotary)(rotary.config).to(device)
-    except Exception:  # whatever a constructor that takes more says
+    except Exception:  # a constructor with other parameters may raise anything
         return None
 
 
 def is_cast_of(own: Tensor, exact: Tensor) -> bool:
-    """Whether a buffer is an exact one, or that in half precision."""
+    """Whether a buffer equals the exact one, or its cast to half precision."""
     casts = (exact.to(dtype).to(own.dtype) for dtype in (own.dtype, *HALF))
     return any(torch.equal(own, cast) for cast in casts)
 
 
 class DisabledRotary(nn.Module):
-    """Mixin of a rotary module whose tables of cosines no patched layer reads: they are not computed."""
+    """Mixin that disables a rotary module: no patched layer reads its cosines and sines."""
 
     def forward(self, x: Tensor, position_ids: Tensor) -> None:
         """Compute nothing."""
 
 
 class AddsPositionCode(nn.Module):
-    """Mixin of a model's first layer, where a scheme that adds codes to the embeddings adds them."""
+    """Mixin of a model's first layer: adds the position codes of schemes that have some to the layer's input."""
 
     prefix = "Embedding"
 
@@ -114,10 +115,10 @@ class AddsPositionCode(nn.Module):
         code = scheme_on(self.__dict__[ATTENTION].scheme, device).embed(positions.to(device))
         if code is None:
             return hidden_states
-        return hidden_states + as_wide(code, hidden_states.shape[-1]).to(hidden_states.dtype)
+        return hidden_states + padded_to_width(code, hidden_states.shape[-1]).to(hidden_states.dtype)
 
 
 def keep_loader_name(cls: type[nn.Module], host: type[nn.Module]) -> None:
-    """Let transformers' loader find a class that replaces a rotary module, under whatever name it was written."""
+    """Append `LOADED_BY_NAME` to the name of a class that replaces a rotary module, so the loader recognises it."""
     if LOADED_BY_NAME in host.__name__ and LOADED_BY_NAME not in cls.__name__:
         cls.__name__ += LOADED_BY_NAME

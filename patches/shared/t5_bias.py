@@ -1,8 +1,8 @@
-"""The bias of the distance that T5, its like and MPNet have learned, where a scheme keeps the model's own positions.
+"""Learned distance bias of T5, mT5, UMT5 and MPNet, as a scheme for patches that keep the model's own positions.
 
     score[h, i, j] = q_i · k_j + T[bucket(i − j), h]
 
-The table stays in the model. Buckets are those of the model's own code, which rounds a logarithm.
+The table stays in the model. The model's own code computes the buckets, because it rounds a logarithm.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.schemes.host_rotation import HostRotation
 
-BiasOf = Callable[[Any, Tensor], Tensor]  # of a module and distances (query − key), […], to biases [heads, …]
+BiasOf = Callable[[Any, Tensor], Tensor]  # (module, distances query − key […]) to biases [heads, …]
 
 
 class OwnBias(HostRotation):
-    """The bias that a layer has by itself, where a scheme keeps the model's own positions.
+    """Scheme that computes a layer's own bias from the model's table.
 
     Args:
-        geometry: of the stack.
-        module: that has the table; the scheme refers to it and learns nothing of its own.
-        bias_of: how the model reads its table.
-        shared: whether it is the table of all layers.
+        geometry: geometry of the stack.
+        module: module with the table; the scheme refers to it and has no parameters.
+        bias_of: function that reads the table as the model does.
+        shared: whether all layers use this table.
     """
 
     def __init__(self, geometry: Geometry, module: nn.Module, bias_of: BiasOf, *, shared: bool = True) -> None:
@@ -39,16 +39,16 @@ class OwnBias(HostRotation):
         self.bias_of, self.shared = bias_of, shared
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        """The model's own bias of any distances, ``[heads, …]``."""
-        return ToeplitzBias(self.of)
+        """The model's own bias as a function of distance."""
+        return ToeplitzBias(self.bias_at)
 
-    def of(self, distance: Tensor) -> Tensor:
+    def bias_at(self, distance: Tensor) -> Tensor:
         """Bias of ``distance […]`` (query − key), ``[heads, …]``, float32, with a gradient to the model's table."""
         return self.bias_of(self.__dict__["module"], distance)
 
 
 def own_bias(attention: Any, distance: Tensor) -> Tensor:
-    """What an attention module adds to its scores at ``distance […]`` (query − key), ``[heads, …]``, float32."""
+    """Bias ``[heads, …]`` that a T5 attention module adds to scores at ``distance […]`` (query − key), float32."""
     bucket = T5Attention._relative_position_bucket(
         -distance,
         bidirectional=not attention.is_decoder,
@@ -59,7 +59,7 @@ def own_bias(attention: Any, distance: Tensor) -> Tensor:
 
 
 def biases(table: nn.Module, bucket: Tensor) -> Tensor:
-    """Biases of buckets ``[…]``, ``[heads, …]``, float32. The table is called: PEFT or accelerate may be around it."""
-    home: torch.device = table.weight.device  # type: ignore[assignment]
-    found: Tensor = table(bucket if home.type == "meta" else bucket.to(home))
-    return found.movedim(-1, 0).float().to(bucket.device)
+    """Biases ``[heads, …]`` of buckets ``[…]``, float32; calls the table, which PEFT or accelerate may wrap."""
+    device: torch.device = table.weight.device  # type: ignore[assignment]
+    rows: Tensor = table(bucket if device.type == "meta" else bucket.to(device))
+    return rows.movedim(-1, 0).float().to(bucket.device)

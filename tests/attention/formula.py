@@ -48,8 +48,8 @@ def mix(
     """
     logits = scores(queries[0], keys[0]) * scaling
     if claims is not None:
-        for query, key, mine in zip(queries[1:], keys[1:], claims[1:], strict=True):
-            logits = torch.where(mine, scores(query, key) * scaling, logits)
+        for query, key, claimed in zip(queries[1:], keys[1:], claims[1:], strict=True):
+            logits = torch.where(claimed, scores(query, key) * scaling, logits)
         seen = seen & torch.stack(claims).any(0)
     logits = logits if softcap is None else softcap * (logits / softcap).tanh()
     logits = ((logits + bias) * logit_scale * row_scale).masked_fill(~seen, -math.inf)
@@ -75,15 +75,15 @@ class Position:
     """One kind of positional terms: as the engine takes them, and as the formula computes them.
 
     Attributes:
-        terms: of a context, and the learned tensor if there is one.
-        bias: float64 bias of ``distance [batch, query, key]``, the query and the learned tensor.
-        hidden: pairs that are not seen at all.
-        claims: of each region, whether the pairs ``query [..., 1], key [..., key]`` of positions are its own.
-        row_scale: factor of each row, of ``query positions [batch, query]``, ``[batch, heads or 1, query]``.
+        terms: function of a context and the learned tensor or None.
+        bias: float64 bias, a function of ``distance [batch, query, key]``, the query and the learned tensor.
+        hidden: function of the distance: whether the pair is masked.
+        claims: for each region, whether it has the pairs of positions ``query [..., 1], key [..., key]``.
+        row_scale: factor of each row ``[batch, heads or 1, query]``, a function of positions ``[batch, query]``.
         sink: whether the learned tensor is a sink.
-        to_values: learned tensor and distance to what is added to the values, ``[batch, query, key, dim]``.
+        to_values: summand of the values ``[batch, query, key, dim]``, a function of learned tensor and distance.
         rotated: whether rows are rotated by their own length.
-        learned: shape of the learned tensor for ``heads, head_dim``.
+        learned: shape of the learned tensor, a function of ``heads, head_dim``.
     """
 
     terms: Callable[[PositionContext, Tensor | None], Terms]
@@ -135,7 +135,7 @@ def two_regions(width: int) -> tuple[Region, Region]:
 
 
 def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
-    """Every kind of terms the engine has a route for, and the mixtures that only the general route takes."""
+    """Every kind of terms for which the engine has a route, and the mixtures that only dense blocks compute."""
     line = lambda d, q, t: -slopes(heads, torch.float64)[:, None, None] * d[:, None]  # noqa: E731
     wave_bias = lambda d, q, t: wave(d.double(), heads).transpose(0, 1)  # noqa: E731
     table = lambda d, q, t: t[:, clipped(d)].transpose(0, 1)  # noqa: E731
@@ -250,7 +250,7 @@ class Problem:
     """
 
     limit: ClassVar = 1e-5
-    """How far float32 may be from float64, up to a few hundred keys."""
+    """Largest difference of float32 from float64 results that counts as rounding, up to a few hundred keys."""
 
     kind: str
     queries: int = 29
@@ -292,7 +292,7 @@ class Problem:
 
     @property
     def leaves(self) -> list[Tensor]:
-        """What has a gradient."""
+        """Tensors that have a gradient."""
         return [*self.q, *self.k, self.v] + ([] if self.learned is None else [self.learned])
 
     @property

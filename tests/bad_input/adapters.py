@@ -1,4 +1,4 @@
-"""What may be wrong with the folder of a PEFT adapter."""
+"""Rows of bad input: damaged folders of PEFT adapters."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def put_on(change: Change, **how: Any) -> Act:
 
 
 def halved(folder: Path) -> None:
-    """Every second tensor is gone."""
-    edit_weights(folder, lambda held: [held.pop(name) for name in sorted(held)[::2]], WEIGHTS)
+    """Remove every second tensor."""
+    edit_weights(folder, lambda tensors: [tensors.pop(name) for name in sorted(tensors)[::2]], WEIGHTS)
 
 
 def poisoned(folder: Path) -> None:
-    """One tensor has no numbers."""
-    edit_weights(folder, lambda held: next(iter(held.values())).fill_(NAN), WEIGHTS)
+    """Fill one tensor with NaN."""
+    edit_weights(folder, lambda tensors: next(iter(tensors.values())).fill_(NAN), WEIGHTS)
 
 
 CHANGES: list[tuple[str, str, Change]] = [
-    ("truncated", "read", bytes_of(CONFIG, lambda held: held[:40])),
+    ("truncated", "read", bytes_of(CONFIG, lambda content: content[:40])),
     ("unknown kind", "'WAT'", entries(CONFIG, peft_type="WAT", position_scheme_guard=None)),
     ("module to import", "module", entries(CONFIG, auto_mapping={"parent_library": "evil", "base_model_class": "X"})),
     ("rank", "size mismatch", entries(CONFIG, r=4)),

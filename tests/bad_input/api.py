@@ -1,4 +1,4 @@
-"""What Python code may pass to the functions that patch, describe, export and register."""
+"""Rows of bad input: arguments of the functions that patch, describe, export and register."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ YARN: tuple[str, dict[str, Any]] = ("yarn", {"factor": 2})
 
 
 def endless() -> list[Any]:
-    """A list that holds itself."""
+    """A list that contains itself."""
     made: list[Any] = []
     made.append(made)
     return made
@@ -47,7 +47,7 @@ LAYERS: dict[str, Any] = {
 
 
 def foreign(scene: Scene) -> object:
-    """Somebody else has put a forward on an instance."""
+    """Another package has replaced ``forward`` on an instance."""
     model = copy.deepcopy(scene.model)
     attention = model.model.layers[1].self_attn
     attention.forward = partial(attention.forward)
@@ -55,7 +55,7 @@ def foreign(scene: Scene) -> object:
 
 
 def poisoned(value: float, weight: str = "layers.1.self_attn.q_proj.weight") -> Act:
-    """One number of one weight is none."""
+    """Patch a model with one number of a weight set to ``value``."""
 
     def act(scene: Scene) -> object:
         model = copy.deepcopy(scene.model)
@@ -66,19 +66,19 @@ def poisoned(value: float, weight: str = "layers.1.self_attn.q_proj.weight") -> 
 
 
 def continued(scene: Scene) -> object:
-    """A cached text goes on, although every position depends on its length."""
+    """Continue a cached text under a scheme whose positions all depend on the text length."""
     ids = random_tokens(scene.model, 6)
     cache = scene.model(ids, use_cache=True).past_key_values
     return scene.model(ids[:, :1], past_key_values=cache)
 
 
 def beyond(scene: Scene) -> object:
-    """A text that is longer than the model's table."""
+    """Read a text that is longer than the model's table."""
     return scene.model(random_tokens(scene.model, 5000))
 
 
 def values() -> list[Row]:
-    """Schemes, factors, lengths, layers and names."""
+    """Rows about schemes, factors, lengths, layers and names."""
     found = [Row(f"scheme {name}", error, key, patching(scheme)) for name, (scheme, error, key) in SCHEMES.items()]
     found += [Row(f"factor {value!r}", LENGTH, "factor", patching("yarn", factor=value)) for value in FACTORS]
     found += [
@@ -94,7 +94,7 @@ def values() -> list[Row]:
 
 
 def models() -> list[Row]:
-    """What is no model, or carries no scheme."""
+    """Rows about objects that are not models, or not patched."""
     takers = {
         "unpatch": hf_posenc.unpatch_model,
         "describe": hf_posenc.describe,

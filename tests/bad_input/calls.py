@@ -1,4 +1,4 @@
-"""What a forward call of a patched model may be given."""
+"""Rows of bad input: arguments of a patched model's forward."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ CALLS: list[tuple[str, dict[str, Any], type[errors.PosEncError], str]] = [
 
 
 def called(**call: Any) -> Act:
-    """Read a text with other keywords, caching nothing unless a cache is given."""
+    """Run a forward pass with other keywords, without a cache unless one is given."""
     return lambda scene: scene.model(**({"input_ids": random_tokens(scene.model, LENGTH)} | call))
 
 
 def continued(rows: int, kind: str, **size: int) -> Act:
-    """Go on, with one row, from a cache that was filled with ``rows``."""
+    """Continue one row from a cache that was filled with ``rows``."""
 
     def act(scene: Scene) -> object:
         cache = StaticCache(config=scene.model.config, **size) if kind == "static" else DynamicCache()
@@ -71,7 +71,7 @@ def fewer_layers(scene: Scene) -> object:
 
 
 def rows() -> list[Row]:
-    """All of them; every other model reads positions by rotation, the rest by a bias."""
+    """All rows; models alternate between a rotation and a bias."""
     patches: list[tuple[str, dict[str, Any]]] = [("yarn", {"factor": 2}), ("alibi", {})]
     found = [
         Row(name, error, key, called(**call), patch=patches[number % 2])

@@ -1,4 +1,4 @@
-"""What may be wrong with a name, a ``config.json`` and the block in it."""
+"""Rows of bad input: names, a ``config.json`` and the scheme entry in it."""
 
 from __future__ import annotations
 

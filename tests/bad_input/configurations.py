@@ -72,7 +72,7 @@ UNSUPPORTED = errors.UnsupportedModel
 
 
 class Whole(DistributedDataParallel):
-    """What `patch_model` sees of such a wrapper, without processes."""
+    """The wrapper as `patch_model` sees it, without processes."""
 
     def __init__(self, module: nn.Module) -> None:
         nn.Module.__init__(self)

@@ -1,4 +1,4 @@
-"""Checkpoint folders that are made once per session; tests damage copies."""
+"""Checkpoint folders, made once per session; tests damage copies of them."""
 
 from __future__ import annotations
 

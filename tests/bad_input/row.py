@@ -1,4 +1,4 @@
-"""A row of the table: a bad input, the expected error, and what must stay unchanged."""
+"""A row of the table of bad inputs: the input, the expected error, and the state that must not change."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NAN, INF = float("nan"), float("inf")
 
 @dataclass
 class Scene:
-    """What a row acts on.
+    """Folders and model for the action of a row.
 
     Attributes:
-        folder: empty; what a row prepares goes elsewhere, so that whatever lies here afterwards was written.
+        folder: empty folder for output; every file in it afterwards was written by the call under test.
         saved: folders made once: ``llama`` and ``gpt2`` patched, ``plain``, ``adapter`` and its ``base``.
-        desk: where a row makes its damaged copies.
-        model: the one the row names.
+        desk: folder for damaged copies.
+        model: model of the row.
     """
 
     folder: Path
@@ -46,11 +46,11 @@ class Row:
     """A bad input.
 
     Attributes:
-        name: what is bad.
-        error: what refuses it.
-        key: what the message names: an option, a value, a file.
-        act: what is done.
-        model_type: the model it is done to; patched first with ``patch``.
+        name: description of the input.
+        error: expected type of the error.
+        key: text that the message must contain: an option, a value, a file.
+        act: function that passes the bad input.
+        model_type: tiny model for the action; patched first with ``patch``.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Row:
 
 
 Change = Callable[[Path], object]
-"""What is done to a folder."""
+"""Function that damages a folder."""
 
 
 def unchanged(folder: Path) -> None:

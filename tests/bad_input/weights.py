@@ -1,4 +1,4 @@
-"""What may be wrong with the weights of a checkpoint."""
+"""Rows of bad input: damaged weights of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small models, their logits of one text, and a stand-in for the Hub."""
+"""The small models, their logits for one text, and a fake of the Hub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FACTOR = 4
 
 
 class Hub:
-    """Stands in for `huggingface_hub.HfApi`; ``card`` is the file of the card that is there."""
+    """Fake of `huggingface_hub.HfApi`; ``card`` is the file of an existing model card."""
 
     def __init__(self, card: str | None) -> None:
         self.card = card
@@ -79,6 +79,6 @@ def perturb() -> Callable[[nn.Module], None]:
 
 @pytest.fixture
 def run_in_new_process(tmp_path) -> Callable[[str], str]:
-    """Run a program in a fresh process, in the test's folder; returns what it printed last."""
+    """Run a program in a fresh process, in the test's folder; return the last line that it printed."""
 
     return lambda program: finish(start(["-c", program], cwd=tmp_path)).strip().rpartition("\n")[2]

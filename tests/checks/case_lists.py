@@ -10,17 +10,8 @@ from hf_posenc.schemes.spec import plan
 
 HOOKS = (
     *("embed", "read_table", "reposition", "rotation", "row_rotation", "retune", "regions", "prepare"),
-    *(
-        "extra_key_channels",
-        "bias",
-        "values",
-        "query_scale",
-        "row_scale",
-        "logit_scale",
-        "sink",
-        "visible",
-        "kept_keys",
-    ),
+    *("extra_key_channels", "bias", "values", "query_scale", "row_scale"),
+    *("logit_scale", "sink", "visible", "kept_keys"),
 )
 
 CASES = checks.cases()

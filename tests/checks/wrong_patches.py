@@ -34,8 +34,8 @@ class NoPatch(Case):
     def apply(self, model: PreTrainedModel) -> PreTrainedModel:
         return model
 
-    def clip_length(self, wanted: int, model: Any) -> int:
-        return wanted
+    def clip_length(self, length: int, model: Any) -> int:
+        return length
 
 
 class IgnoresPeftModels(Case):

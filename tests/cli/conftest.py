@@ -18,7 +18,7 @@ from hf_posenc.starters import load_starter
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call left behind."""
+    """Result of a call of the command line."""
 
     code: int
     out: str
@@ -45,7 +45,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 @pytest.fixture(scope="session")
 def small_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a Llama that reads like the bundled one, a tenth as large."""
+    """The folder of a Llama with the bundled model's tokenizer, a tenth as large."""
     folder = tmp_path_factory.mktemp("models") / "small"
     _, tokenizer = load_starter("llama")
     torch.manual_seed(0)

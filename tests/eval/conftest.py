@@ -1,4 +1,4 @@
-"""Tiny random models and a byte-level tokenizer, made here: no file, no network."""
+"""Tiny random models and a byte-level tokenizer, built without files or a network."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def byte_level(*, framed: bool) -> PreTrainedTokenizerFast:
 
 
 def alert(model: torch.nn.Module) -> torch.nn.Module:
-    """Scale the weights up, so that attention is uneven and no two tokens are as good as tied."""
+    """Scale the weights up, so attention is uneven and no two tokens have almost equal logits."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -101,13 +101,13 @@ def bert() -> BertForMaskedLM:
 
 @torch.no_grad()
 def nats(model: Any, ids: list[int], scored: int) -> torch.Tensor:
-    """Losses of the last tokens of a row, from plain logits in float64."""
+    """Losses of the last tokens of a row, from the model's logits in float64."""
     logits = model(torch.tensor([ids])).logits[0, -scored - 1 : -1].double()
     return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[-scored:]), reduction="none")
 
 
 def framing(tokenizer: Any, before: int, behind: int = 0) -> PreTrainedTokenizerFast:
-    """The tokenizer with so many ``<end>`` before every text, and so many ``<sep>`` behind it."""
+    """The tokenizer with a number of ``<end>`` before every text, and of ``<sep>`` after it."""
     backend = copy.deepcopy(tokenizer.backend_tokenizer)
     single = " ".join(["<end>"] * before + ["$A"] + ["<sep>"] * behind)
     pieces = [(name, backend.token_to_id(name)) for name in ("<end>", "<sep>")]
@@ -116,7 +116,7 @@ def framing(tokenizer: Any, before: int, behind: int = 0) -> PreTrainedTokenizer
 
 
 def measuring(model: Any, **settings: Any) -> Measuring:
-    """A model as it stands, to be measured in a comparison."""
+    """An unpatched model, to be measured in a comparison."""
     wanted = CompareSettings.of({"lengths": [TRAINED], **settings})
     lm: Any = SimpleNamespace(model=model, report={})
     return Measuring(lm, wanted, {}, {}, None, Store(Path(":memory:")), carried_by(model))

@@ -1,4 +1,4 @@
-"""Comparisons of cells that nobody has measured, for what is made of them."""
+"""Comparisons with invented measurements, for tests of tables and pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hf_posenc.eval.results.store import Record
 
 
 def made_up(records: list[Record], **about: Any) -> Comparison:
-    """A comparison of cells that nobody has measured."""
+    """A comparison with invented measurements."""
     labels = dict.fromkeys(record.scheme for record in records)
     schemes = [
         {"label": label, "scheme": None if label == "unpatched" else label, "options": {}, "needs_training": False}

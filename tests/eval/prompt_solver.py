@@ -1,4 +1,4 @@
-"""Solve retrieval prompts from their text alone, by the definition of each task.
+"""Solve retrieval prompts from their text, by the definition of each task.
 
 It shares no code with the generators, so its answers are those of a perfect model.
 """
@@ -18,7 +18,7 @@ RIVER = re.compile(r"Document \d+\. (\w+) lies on the river (\w+) and lives on \
 
 
 def solve(prompt: str) -> list[str]:
-    """The answers to the question at the end of a prompt, in the order it asks for."""
+    """The answers to the question at the end of a prompt, in the order of the question."""
     body, question = prompt.rsplit("\n", 1)
     for pattern, solver in SOLVERS.items():
         if found := re.match(pattern, question):
@@ -93,7 +93,7 @@ SOLVERS = {
 
 
 class Reader(LM):
-    """A language model that reads: right about everything, or wrong about everything."""
+    """A language model that reads prompts, and answers all of them right or all of them wrong."""
 
     def __init__(self, *, right: bool) -> None:
         super().__init__()
@@ -109,15 +109,15 @@ class Reader(LM):
         raise NotImplementedError
 
     def next(self, context: str) -> str:
-        """What it writes after a prompt and some of its answers."""
+        """The text that follows a prompt and some of its answers."""
         done = context[opening(context) :].count(",")
         return f" {list(self.as_written(solve(context)))[done]}"
 
     def as_written(self, answers: list[str]) -> Iterator[str]:
-        """The answers, or their letters turned round."""
+        """The answers, or wrong ones: reversed, with an x at the end."""
         return (answer if self.right else answer[::-1] + "x" for answer in answers)
 
 
 def opening(context: str) -> int:
-    """Where the opening of the answer ends: the word before the first answer."""
+    """Index of the end of the word before the first answer."""
     return max(context.rfind(word) + len(word) for word in (" is", " are", " in", " river"))

@@ -152,7 +152,7 @@ def test_terms_are_those_of_the_patched_model(llama) -> None:
     own = measuring(llama, longest=4 * TRAINED)
     for name in ("yarn", "rerope", "dynamic_ntk", "alibi"):
         entry = Entry(name, name)
-        key = terms_digest(own.built(entry)[:1])
+        key = terms_digest(own.layer_schemes(entry)[:1])
         patch_model(llama, name, target_length=4 * TRAINED)
         part = next(module for module in llama.modules() if isinstance(module, Scheme))
         assert terms_digest([part]) == key, name

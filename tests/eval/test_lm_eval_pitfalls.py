@@ -166,7 +166,7 @@ def test_a_saved_scheme_is_put_on_again(llama, tokenizer, tmp_path) -> None:  # 
     with pytest.raises(ValueError, match="hf_posenc"):  # stock: another model, and not a word, but for our guard
         HFLM(str(tmp_path), device="cpu")
     ours = PosEncLM(str(tmp_path), device="cpu")
-    assert (ours.scheme_name, ours.max_length) == ("yarn", 4 * TRAINED)
+    assert (ours.report["scheme"], ours.max_length) == ("yarn", 4 * TRAINED)
     assert scores(ours) == pytest.approx(expected, rel=1e-6)
     with pytest.raises(PosEncError, match="alibi"):
         PosEncLM(str(tmp_path), scheme="alibi", device="cpu")

@@ -11,7 +11,7 @@ import torch
 from lm_eval.api.instance import Instance
 
 from hf_posenc import patch_model
-from hf_posenc.eval.lm.batching import like_lengths
+from hf_posenc.eval.lm.batching import similar_lengths
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.scorer import carriers
 
@@ -95,12 +95,12 @@ def test_a_model_that_sees_the_length_is_never_padded(llama, tokenizer, padding)
 
 def test_lengths_are_mixed_where_they_are_alike() -> None:
     rows = {tuple(range(n)): 1 for n in (100, 90, 76, 74, 60, 10)}
-    assert [[len(row) for row in batch] for batch in like_lengths(rows, lambda length: 8)] == [
+    assert [[len(row) for row in batch] for batch in similar_lengths(rows, lambda length: 8)] == [
         [100, 90, 76],
         [74, 60],
         [10],
     ]
-    assert [len(batch) for batch in like_lengths(rows, lambda length: 2)] == [2, 2, 1, 1]
+    assert [len(batch) for batch in similar_lengths(rows, lambda length: 2)] == [2, 2, 1, 1]
 
 
 PROMPT = "The quick brown fox jumps over the lazy dog. Which animals are named? The animals are"

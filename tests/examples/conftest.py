@@ -1,4 +1,4 @@
-"""The scripts of examples/findings and examples/lessons, importable as they are when one runs them."""
+"""Make the scripts of examples/findings and examples/lessons importable, as when they run."""
 
 import sys
 from pathlib import Path

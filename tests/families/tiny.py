@@ -1,4 +1,4 @@
-"""A tiny random model of any family of transformers, from its configuration class alone."""
+"""Tiny random models of any family of transformers, from its configuration class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-LENGTH = 128  # positions that the tiny models are made for
+LENGTH = 128  # positions of the tiny models
 VOCABULARY = 99
 
 WIDTH = dict.fromkeys(
@@ -51,7 +51,7 @@ OTHERS = {
 }
 SIZES: dict[str, Any] = WIDTH | dict.fromkeys(FOUR, 4) | POSITIONS | EXPERTS | STATE_SPACE | LATENT | OTHERS
 
-# What a family needs beside these sizes.
+# Entries that a family needs besides these sizes.
 OWN: dict[str, dict[str, Any]] = {
     "gemma3_text": {"layer_types": [*["sliding_attention"] * 3, "full_attention"]},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 8},
@@ -80,12 +80,12 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def tiny_config(model_type: str, **options: Any) -> Any:
-    """A small configuration of a family; ``options`` where the family has them."""
+    """A small configuration of a family; ``options`` apply if the family has them."""
     return tiny_config_of(CONFIG_MAPPING[model_type], **options)
 
 
 def tiny_config_of(cls: type[PreTrainedConfig], **options: Any) -> Any:
-    """A small configuration of a class, and of the parts of a model that it holds configurations of."""
+    """A small configuration of a class, with small configurations of its parts."""
     known = set(getattr(cls, "__dataclass_fields__", ())) | set(inspect.signature(cls.__init__).parameters)
     sizes = {name: size for name, size in SIZES.items() if name in known}
     for name, own in getattr(cls, "attribute_map", {}).items():
@@ -93,12 +93,12 @@ def tiny_config_of(cls: type[PreTrainedConfig], **options: Any) -> Any:
             sizes.setdefault(own, SIZES[name])
     if "kv_lora_rank" in known and "num_key_value_heads" in sizes:
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
-    given = OWN.get(cls.model_type, {}) | {name: value for name, value in options.items() if name in known}
-    return cls(**(sizes | tiny_parts(cls, **options) | given))
+    own = OWN.get(cls.model_type, {}) | {name: value for name, value in options.items() if name in known}
+    return cls(**(sizes | tiny_parts(cls, **options) | own))
 
 
 def tiny_parts(cls: type[PreTrainedConfig], **options: Any) -> dict[str, Any]:
-    """Small configurations of a model's parts, such as what reads its images."""
+    """Small configurations of a model's parts, such as a vision tower."""
     if not cls.sub_configs:
         return {}
     parts = {name: getattr(cls(), name, None) for name in cls.sub_configs}
@@ -106,7 +106,7 @@ def tiny_parts(cls: type[PreTrainedConfig], **options: Any) -> dict[str, Any]:
 
 
 def tiny(model_type: str, *, masked: bool = False, **options: Any) -> PreTrainedModel:
-    """A tiny model of a family in evaluation mode, its scores spread enough to tell positions apart."""
+    """A tiny model of a family in evaluation mode, with uneven attention."""
     names = (
         modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES if masked else modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     )
@@ -142,7 +142,7 @@ def _spread(module: nn.Module) -> None:
 
 
 def tokens(length: int, rows: int = 2) -> Tensor:
-    """Random ids without those of special tokens, ``[rows, length]``."""
+    """Random token ids ``[rows, length]``, without special tokens."""
     return torch.randint(3, VOCABULARY - 1, (rows, length), generator=torch.Generator().manual_seed(3))
 
 
@@ -158,7 +158,7 @@ def logits(model: nn.Module, ids: Tensor, **call: Any) -> Tensor:
 
 
 def cached(model: PreTrainedModel, ids: Tensor, first: int, chunk: int = 1, mask: Tensor | None = None) -> Tensor:
-    """Logits of a text that is read in parts, the keys of which are cached."""
+    """Logits of a text that is read in chunks with a KV cache."""
     past, found = None, []
     for start, end in [(0, first), *((at, at + chunk) for at in range(first, ids.shape[1], chunk))]:
         call = {} if mask is None else {"attention_mask": mask[:, :end]}
@@ -169,6 +169,6 @@ def cached(model: PreTrainedModel, ids: Tensor, first: int, chunk: int = 1, mask
     return torch.cat(found, dim=1)
 
 
-def gap(found: Tensor, wanted: Tensor) -> float:
-    """The largest difference over the spread."""
-    return float((found - wanted).abs().max() / wanted.std())
+def gap(output: Tensor, expected: Tensor) -> float:
+    """Largest difference of two outputs, in standard deviations of ``expected``."""
+    return float((output - expected).abs().max() / expected.std())

@@ -66,7 +66,7 @@ def fork(words, setup=lambda: None):
 
 
 def ended(child):
-    """What a child leaves behind; it is killed if it takes too long."""
+    """Exit code and output of a child, which is killed if it takes too long."""
     until = time.monotonic() + LIMIT
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -84,7 +84,7 @@ def run(words, setup=lambda: None):
 
 
 def noted(log):
-    """Note every cell that begins and every cell that is kept."""
+    """Setup that logs every cell that begins and every cell that is stored."""
 
     def setup():
         evaluate, put = measure.evaluate, Store.put
@@ -133,7 +133,7 @@ def same(one, other, names=("results.json", "results.csv", "results.md", "docume
 
 
 def whole():
-    """An uninterrupted comparison, and how long it takes."""
+    """The folder of an uninterrupted comparison, and its seconds."""
     folder = HERE / "whole" / "run"
     if not folder.exists():
         started = time.monotonic()
@@ -143,7 +143,7 @@ def whole():
 
 
 def tuned():
-    """An uninterrupted fine-tuning, and how long it takes."""
+    """The folder of an uninterrupted fine-tuning."""
     folder = HERE / "tuned"
     if not folder.exists():
         answer = run([*FINETUNE, "--out", folder])
@@ -184,7 +184,7 @@ def kills(count):
 
 
 def killed_setup(log, folder):
-    """The same command line into another folder: everything else in the results is then equal."""
+    """Setup that redirects the results of the same command line to another folder; all else in them stays equal."""
 
     def setup():
         noted(log)()

@@ -32,7 +32,7 @@ BESIDES = ("README.md", "generation_config.json")
 
 
 def base_model(kind: str, layers: int) -> PreTrainedModel:
-    """Numbers that bfloat16 holds exactly, so that a file of half the size loses nothing."""
+    """Random numbers that bfloat16 represents exactly, so a file of half the size loses nothing."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(
         kind, vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=HEADS,
@@ -55,7 +55,7 @@ def rounded(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def patched(scheme: str) -> PreTrainedModel:
-    """On the first kind of model that takes it, at four times the trained length, or once where the scheme ends."""
+    """Patch the first model that takes a scheme, at four times the trained length, or once if it cannot extend."""
     for factor, layers, kind in product((4, 1), (1, 4), ("llama", "gpt2", "bert")):
         torch.manual_seed(0)
         try:

@@ -16,7 +16,7 @@ from hf_posenc.attention.routes import flex_cuda
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is in this folder."""
+    """Add the marker of GPU tests to the tests of this folder."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("gpu")
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def device() -> str:
-    """The GPU; a test that asks for it is skipped where there is none."""
+    """The GPU; tests that use it are skipped if there is none."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU, and a torch that is built for it")
     return "cuda"
@@ -32,5 +32,5 @@ def device() -> str:
 
 @pytest.fixture(autouse=True)
 def compiled_for_short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of these tests are so short that no kernel would be compiled for them."""
+    """Compile kernels for the short texts of these tests too."""
     monkeypatch.setattr(flex_cuda, "FEW", 0)

@@ -1,4 +1,4 @@
-"""Patched copies of the tiny Llama, and how far two results are apart."""
+"""Patched copies of the tiny Llama, and measures of the difference of two results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def grouped_query_model() -> PreTrainedModel:
 
 
 def exact(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy in float64, for the CPU."""
+    """A copy of the model in float64 on the CPU."""
     return copy.deepcopy(model).double()
 
 
@@ -77,14 +77,14 @@ def each(schemes: Iterable[str], group: str) -> list:
 
 
 def gap(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference, relative to the largest entry of ``theirs``; infinite where something is no number."""
+    """Largest difference, relative to the largest entry of ``theirs``; infinite if a value is not finite."""
     value = (ours.detach().cpu().double() - theirs.detach().cpu().double()).abs().max()
     value = value / theirs.detach().abs().max().cpu().double().clamp(min=1e-30)
     return float(value) if bool(value.isfinite()) else float("inf")
 
 
 def rms_gap(ours: Tensor, theirs: Tensor) -> float:
-    """Root mean square of the difference, relative to that of ``theirs``."""
+    """Root mean square of the difference, relative to the root mean square of ``theirs``."""
     ours, theirs = ours.detach().cpu().double(), theirs.detach().cpu().double()
     return float((ours - theirs).pow(2).mean().sqrt() / theirs.pow(2).mean().sqrt())
 

@@ -1,4 +1,4 @@
-"""Skip this folder where accelerate is not installed."""
+"""Skip this folder if accelerate is not installed."""
 
 from __future__ import annotations
 

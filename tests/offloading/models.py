@@ -36,17 +36,17 @@ def patched(family: str, scheme: str, *, seed: int = 0) -> PreTrainedModel:
 
 
 def seeded(model: PreTrainedModel, scheme: str, *, seed: int = 0) -> PreTrainedModel:
-    """The model, patched; what is drawn comes from a seed."""
+    """The patched model, with parameters drawn from a seed."""
     torch.manual_seed(seed)
     return patch_model(model, scheme, factor=2)
 
 
 def logits_of(model: nn.Module) -> Tensor:
-    """What a model says of one text."""
+    """Outputs of a model for two texts."""
     return forward(model, random_tokens(tiny_model("llama"), LENGTH, rows=2))
 
 
 def device_map(family: str, first: str, second: str, shared: str | None = None) -> dict[str, str]:
-    """Both halves of a model, and what its layers share."""
+    """Device map of both halves of a model, and of the modules that its layers share."""
     found = {**dict.fromkeys(FIRST[family], first), **dict.fromkeys(SECOND[family], second)}
     return found if shared is None else {**found, SHARED[family]: shared}

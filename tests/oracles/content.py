@@ -20,17 +20,17 @@ OfLayer = Callable[[Tensor, Tensor], Tensor]
 
 
 def context(positions: Tensor, *, causal: bool, keys: Tensor | None = None, contiguous: bool = True) -> PositionContext:
-    """The positions of a call ``[batch, query]``, and of its keys where there are others."""
+    """Context of a call with query positions ``[batch, query]``, and other key positions if given."""
     return PositionContext(positions, positions if keys is None else keys, causal, contiguous)
 
 
 def block(ctx: PositionContext, query: Tensor, key: Tensor, rows: slice = slice(None)) -> Block:
     """Rows of a call of ``query [batch, heads, query, head_dim]`` and ``key [batch, kv_heads, key, head_dim]``."""
-    some, scaling = query[:, :, rows], 1 / math.sqrt(query.shape[-1])
+    row_queries, scaling = query[:, :, rows], 1 / math.sqrt(query.shape[-1])
     distance = ctx.distance(rows)[:, None]
     seen = distance >= 0 if ctx.causal else torch.ones_like(distance, dtype=torch.bool)
-    scores = some @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scaling
-    return Block(some, key, scores, scaling, rows, ctx.query_positions[:, rows], ctx.key_positions, seen)
+    scores = row_queries @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scaling
+    return Block(row_queries, key, scores, scaling, rows, ctx.query_positions[:, rows], ctx.key_positions, seen)
 
 
 def queries_and_keys(queries: int, keys: int, kv_heads: int = HEADS, batch: int = 1) -> tuple[Tensor, Tensor]:
@@ -40,7 +40,7 @@ def queries_and_keys(queries: int, keys: int, kv_heads: int = HEADS, batch: int 
 
 
 def drawn(scheme: Any, seed: int = 3, std: float = 1.0) -> Any:
-    """The scheme with parameters large enough to show."""
+    """The scheme with random parameters, large enough to change outputs."""
     torch.manual_seed(seed)
     for weight in scheme.parameters():
         torch.nn.init.normal_(weight, std=std)
@@ -57,7 +57,7 @@ def stirred(scheme: Any, seed: int = 0, by: float = 0.5) -> Any:
 
 
 def spread(rows: Tensor) -> float:
-    """How far rows are from one constant each, which softmax does not see."""
+    """Largest deviation of an entry from the mean of its row: softmax ignores a constant per row."""
     return float((rows - rows.mean(-1, keepdim=True)).abs().max())
 
 

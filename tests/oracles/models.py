@@ -1,4 +1,4 @@
-"""Small random models with sharp attention: with weights as initialised every scheme looks alike."""
+"""Small random models with sharp attention: with the usual initial weights all schemes give nearly equal outputs."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ QUERY_KEY = ("q_proj", "k_proj", "self.query", "self.key")
 
 
 def sharpened(model: nn.Module) -> Any:
-    """Weights of attention scores of deviation about 3 and logits about 1, from normed inputs of deviation 1."""
-    sharp, plain = math.sqrt(3 / WIDTH), 1 / math.sqrt(WIDTH)
+    """The model with new weights: attention scores have a standard deviation of about 3, and logits of about 1."""
+    sharp, unit = math.sqrt(3 / WIDTH), 1 / math.sqrt(WIDTH)
     for name, weight in model.named_parameters():
         if weight.ndim < 2:
             continue
         if name.endswith("c_attn.weight"):
-            nn.init.normal_(weight, std=plain)
+            nn.init.normal_(weight, std=unit)
             nn.init.normal_(weight.data[:, : 2 * WIDTH], std=sharp)
         elif any(part in name for part in QUERY_KEY):
             nn.init.normal_(weight, std=sharp)
         else:
-            nn.init.normal_(weight, std=plain)
+            nn.init.normal_(weight, std=unit)
     return model.eval()
 
 
 def interleaved(weight: Tensor, heads: int) -> Tensor:
-    """W_q or W_k of a model that pairs channel m with m + d/2, for one that pairs neighbours."""
+    """Reorder W_q or W_k from the half layout (pairs m, m + d/2) to the interleaved layout (neighbouring pairs)."""
     return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
@@ -95,7 +95,7 @@ def in_pieces(model: Any, ids: Tensor, *borders: int) -> Tensor:
 
 
 def with_gradient(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of one text, and the gradient of its embeddings, of their mean square."""
+    """Logits of one text, and the gradient of their mean square with respect to its embeddings."""
     embedded = model.get_input_embeddings()(ids).detach()[None].requires_grad_()
     logits = model(inputs_embeds=embedded).logits[0]
     logits.square().mean().backward()
@@ -103,7 +103,7 @@ def with_gradient(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dense_with_gradient(name: str, model: Any, ids: Tensor, text: naive.Positions) -> tuple[Tensor, Tensor]:
-    """The same of an unpatched model, from the definition."""
+    """Results as in `with_gradient`, for an unpatched model, from the definition."""
     code = torch.zeros(len(ids), WIDTH, dtype=torch.float64, requires_grad=True)
     logits = MODELS[name][1].__wrapped__(model, ids, replace(text, code=code))  # type: ignore[attr-defined]
     logits.square().mean().backward()

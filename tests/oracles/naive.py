@@ -1,7 +1,7 @@
-"""Llama, GPT-2 and BERT and their positions from the definitions: dense, all pairs at once, float64.
+"""Reference forward passes of Llama, GPT-2 and BERT from the definitions: dense attention in float64.
 
-Attention is written out here; of the models only the weights and the layers that know no position (norms, projections,
-MLPs) are used. Nothing of the engine, the adapters or the schemes takes part.
+Attention is written out here. The models contribute only their weights and their layers without positions (norms,
+projections, MLPs). Nothing of the engine, the adapters or the schemes is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Positions:
 
     Attributes:
         seen: the attention mask, ``[L, L]`` bool, rows are queries.
-        distance: what the rotation is given, ``[L, L]``.
+        distance: distances for the rotation, ``[L, L]``.
         frequencies: radians per token, ``[pairs]`` or one row a query ``[L, pairs]``; None where nothing is rotated.
         bias: added to the scaled scores, ``[heads, L, L]``.
         row_scale: factor of each row's scores before the bias, ``[L]``.
@@ -48,19 +48,19 @@ class Positions:
         return (weights @ value).transpose(0, 1).flatten(1)
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:
-        """What goes into the softmax, of all pairs, for a key head of every query head: ``[heads, L, L]``."""
+        """Logits of all pairs before the mask, with one key head per query head: ``[heads, L, L]``."""
         scale = torch.as_tensor(self.row_scale, dtype=torch.float64).reshape(-1, 1)
         scaled = self.scores(query, key) * scale / math.sqrt(query.shape[-1])
         return (scaled + self.bias_of(query, key)) * self.logit_scale
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """Products of all pairs, rotated where something is."""
+        """Products q · k of all pairs, rotated if there are frequencies."""
         if self.frequencies is None:
             return query @ key.mT
         return rotated_scores(query, key, self.distance, self.frequencies)
 
     def bias_of(self, query: Tensor, key: Tensor) -> Tensor | float:
-        """What is added to the scaled scores."""
+        """Bias of the scaled scores."""
         return self.bias
 
 
@@ -71,7 +71,7 @@ def causal(length: int) -> Positions:
 
 
 def both_ways(length: int) -> Positions:
-    """A text of which every token sees all."""
+    """A text in which every token sees all tokens."""
     distance = distances(length)
     return Positions(torch.ones_like(distance, dtype=torch.bool), distance)
 
@@ -82,7 +82,7 @@ def free(model: str, length: int) -> Positions:
 
 
 def slopes(heads: int) -> Tensor:
-    """ALiBi's for a power of two: 2^(−8 (h + 1) / H), ``[heads, 1, 1]``."""
+    """ALiBi's slopes for a power of two: 2^(−8 (h + 1) / H), ``[heads, 1, 1]``."""
     return 2.0 ** (-8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads)[:, None, None]
 
 

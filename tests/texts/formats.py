@@ -1,4 +1,4 @@
-"""The same documents, written in every format that is read."""
+"""Write the same documents in every supported file format."""
 
 from __future__ import annotations
 

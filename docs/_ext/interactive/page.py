@@ -34,7 +34,7 @@ EXAMPLES = (
 
 
 def page_html(tables: Sequence[str] = TABLES) -> str:
-    """Render the page; ``tables`` names the schemes that come as tables which the package computes."""
+    """Render the page; for the schemes in ``tables``, the package computes tables of numbers."""
     entries: list[dict[str, Any]] = [{"label": name, "title": scheme_record(name).summary} for name in FORMULAS]
     entries += [{"title": scheme_record(name).summary, **table(name)} for name in tables]
     template = Environment(autoescape=False, undefined=StrictUndefined).from_string(text_of("page.html"))
@@ -45,7 +45,7 @@ def page_html(tables: Sequence[str] = TABLES) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that can stand inside a script element."""
+    """Encode JSON so that it can stand inside a script element."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 

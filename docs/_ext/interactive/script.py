@@ -12,17 +12,17 @@ EXPORT = re.compile(r"^export (?=const |function )", re.MULTILINE)
 
 
 def formulas() -> str:
-    """All formulas as one script. Its functions are global: the other script of the page calls them."""
+    """All formulas as one script; its functions are global, because the other script of the page calls them."""
     return joined([FOLDER / FORMULAS / name for name in ("schemes.js", "tables.js")])
 
 
 def views() -> str:
-    """What draws them, as one script."""
+    """All code that draws the formulas, as one script."""
     return joined([FOLDER / "main.js"], outside=FOLDER / FORMULAS)
 
 
 def joined(starts: list[Path], outside: Path | None = None) -> str:
-    """Concatenate modules and what they import, each once and after its imports.
+    """Concatenate modules and their imports, each module once and after its own imports.
 
     Args:
         starts: the modules to begin with.

@@ -1,7 +1,7 @@
-"""Tables of the interactive page: what the package computes for schemes that the page has no formula for.
+"""Tables of the interactive page: numbers of schemes for which the page has no formula.
 
-Each table holds, for a few factors, what the plots of the same names show: scores and biases of the last query by
-distance, distances in use, frequencies, codes, and the mask. Learned parameters have their initial values.
+For a few factors, each table has the data of plots: scores and biases of the last query by distance, distances in use,
+frequencies, codes, and the mask. Learned parameters have their initial values.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from hf_posenc.schemes.entry import Entry, entries_of
 
 TRAINED_LENGTH = 64
 FACTORS = (1.0, 2.0, 4.0)
-HEADS, CHANNELS, POSITIONS = 4, 32, 64  # most that a table holds
+HEADS, CHANNELS, POSITIONS = 4, 32, 64  # largest numbers in a table
 CELLS = 64  # rows and columns of a mask
 DIGITS = 5
 PLOTS = ("score_curve", "bias_curve", "distance_curve", "frequencies", "code", "visible")
-HOOKS = {"frequencies": ("rotation", "row_rotation"), "visible": ("visible", "regions")}  # shown if trivial, too
+HOOKS = {"frequencies": ("rotation", "row_rotation"), "visible": ("visible", "regions")}  # shown even if trivial
 
 
 def table(scheme: str) -> dict[str, Any]:
-    """The numbers of one scheme at every factor that it accepts; a table of the scheme may end before the last."""
+    """The numbers of one scheme at every factor that it accepts; a scheme with a table accepts only small ones."""
     (entry,) = entries_of(scheme)
-    found = []
+    by_factor = []
     for factor in FACTORS:
         lengths = {"trained_length": TRAINED_LENGTH, "factor": factor}
         try:
-            found.append(at_factor(entry, PlotRequest([entry], lengths=lengths)))
+            by_factor.append(at_factor(entry, PlotRequest([entry], lengths=lengths)))
         except OptionOutOfRange:
-            if not found:
+            if not by_factor:
                 raise
-    return {"label": entry.label, "trained_length": found[0].pop("trained_length"), "by_factor": found}
+    return {"label": entry.label, "trained_length": by_factor[0].pop("trained_length"), "by_factor": by_factor}
 
 
 def at_factor(entry: Entry, request: PlotRequest) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def score(numbers: Any) -> dict[str, Any]:
 
 
 def biases(numbers: Any) -> dict[str, Any]:
-    """Biases by distance of a few heads."""
+    """Biases of a few heads by distance."""
     return {"heads": numbers["heads"][:HEADS], "biases": [rounded(curve) for curve in numbers["bias"][:HEADS]]}
 
 
@@ -73,7 +73,7 @@ def distances(numbers: Any) -> dict[str, Any]:
 
 
 def frequencies(numbers: Any) -> dict[str, Any]:
-    """Radians per token of each pair, of the first rotation where there are several."""
+    """Radians per token of each pair; if there are several rotations, of the first."""
     return {"frequencies": rounded(next(iter(numbers["after"].values())))}
 
 
@@ -83,10 +83,10 @@ def code(numbers: Any) -> dict[str, Any]:
 
 
 def mask(numbers: Any) -> dict[str, Any]:
-    """Visible pairs as rows of 0 and 1, thinned out to at most `CELLS` rows."""
+    """The mask as rows of 0 and 1, of which every ``stride``-th is kept: at most `CELLS` rows."""
     stride = max(1, -(-len(numbers["changed"]) // CELLS))
-    seen = ~numbers["changed"][::stride, ::stride].isnan()
-    return {"stride": stride, "mask": ["".join("01"[int(cell)] for cell in row) for row in seen.tolist()]}
+    visible = ~numbers["changed"][::stride, ::stride].isnan()
+    return {"stride": stride, "mask": ["".join("01"[int(cell)] for cell in row) for row in visible.tolist()]}
 
 
 CHOSEN = {
@@ -96,5 +96,5 @@ CHOSEN = {
 
 
 def rounded(values: Tensor, digits: int = DIGITS) -> Sequence[float | None]:
-    """Numbers with as many digits as a picture shows; None where there is none."""
+    """Round numbers to the digits that a picture shows; None for infinite numbers and NaN."""
     return [float(f"{value:.{digits}g}") if abs(value) < float("inf") else None for value in values.double().tolist()]

@@ -1,4 +1,4 @@
-"""Puzzles in digits, each with a single right answer."""
+"""Puzzles in digits, each with exactly one right answer."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ BEGIN, BETWEEN, END, ZERO = range(4)  # tokens of the puzzles; the ten digits fo
 
 
 class Puzzle(Task):
-    """A question in digits with a single right answer."""
+    """A task of puzzles: a question in digits, and its only right answer."""
 
     vocabulary, main, measure = ZERO + 10, "exact", "share without a mistake"
 
     def puzzle(self, length: int, draw: random.Random) -> tuple[list[int], list[int]]:
-        """Question and answer as tokens."""
+        """Draw a question and its answer, as tokens."""
         raise NotImplementedError
 
     def row(self, length: int, draw: random.Random, room: int) -> Row:
-        """One puzzle, padded to ``room`` tokens; only the answer is scored."""
+        """Draw one puzzle, padded to ``room`` tokens; only the answer is scored."""
         question, answer = self.puzzle(length, draw)
         padding = [END] * (room - len(question) - len(answer))
         labels = [IGNORED] * len(question) + answer + [IGNORED] * len(padding)
         return {"input_ids": torch.tensor(question + answer + padding), "labels": torch.tensor(labels)}
 
     def drawn_length(self, draw: random.Random) -> int:
-        """Length of a training row: every length up to the trained one is as likely."""
+        """Draw the length of a training row, uniformly up to the trained length."""
         return draw.randint(1, self.budget.trained)
 
     def __getitem__(self, index: int) -> Row:
@@ -113,10 +113,10 @@ class SelectiveCopying(Puzzle):
 
 
 class FlipFlop(Puzzle):
-    """Recall the bit that was written last: ``w 1  i 0  i 1  r 1``, w: write, i: ignore, r: read, which is answered.
+    """Recall the bit that was written last: ``w 1  i 0  i 1  r 1`` (w: write, i: ignore, r: read; its bit is answered).
 
-    Of ``length`` instructions one is a write or a read. All texts have as many instructions, so that sparse texts
-    change distances and nothing else. Liu et al. 2023, arXiv:2306.00946, section 3.1; arXiv:2405.18719, section 5.1.
+    On average, one of ``length`` instructions is a write or a read. All texts have the same number of instructions, so
+    only distances depend on ``length``. Liu et al. 2023, arXiv:2306.00946, section 3.1; arXiv:2405.18719, section 5.1.
     """
 
     write, read, ignore, low = range(4)
@@ -131,7 +131,7 @@ class FlipFlop(Puzzle):
         return self.budget.trained
 
     def row(self, length: int, draw: random.Random, room: int) -> Row:
-        """One text; only the bits after reads are scored. The first instruction is a write, the last a read."""
+        """Draw one text; only the bits after reads are scored. The first instruction is a write, the last a read."""
         ids, labels, bit = list[int](), list[int](), 0
         for number in range(self.instructions):
             if number in (0, self.instructions - 1):
@@ -139,15 +139,15 @@ class FlipFlop(Puzzle):
             else:
                 ignored = draw.random() * length >= 1
                 instruction = self.ignore if ignored else draw.choice((self.write, self.read))
-            shown = bit if instruction == self.read else draw.randrange(2)
-            bit = shown if instruction == self.write else bit
-            ids += [instruction, self.low + shown]
-            labels += [IGNORED, self.low + shown if instruction == self.read else IGNORED]
+            value = bit if instruction == self.read else draw.randrange(2)
+            bit = value if instruction == self.write else bit
+            ids += [instruction, self.low + value]
+            labels += [IGNORED, self.low + value if instruction == self.read else IGNORED]
         return {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels)}
 
 
 class Largest(Puzzle):
-    """Numbers, one token each, and the largest of them, which comes once (arXiv:2410.01104, max retrieval)."""
+    """Numbers of one token each, and the largest of them, which occurs once (arXiv:2410.01104, max retrieval)."""
 
     numbers = 32
     vocabulary, unit = ZERO + numbers, "numbers"
@@ -156,7 +156,7 @@ class Largest(Puzzle):
         return length + 4
 
     def puzzle(self, length: int, draw: random.Random) -> tuple[list[int], list[int]]:
-        """The largest is any number but the smallest, equally often at every length."""
+        """Draw the largest number uniformly (never the smallest possible one), then smaller numbers around it."""
         largest = draw.randrange(1, self.numbers)
         text = [draw.randrange(largest) for _ in range(length)]
         text.insert(draw.randint(0, length), largest)

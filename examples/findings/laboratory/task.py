@@ -1,7 +1,7 @@
-"""A task that tiny models are trained on from random weights.
+"""Base class of the tasks on which tiny models are trained from random weights.
 
-Training rows depend on the seed, so that models of different seeds are independent samples. Questions depend on their
-length alone, so that the models of all schemes and seeds answer the same ones and their answers can be paired.
+Training rows depend on the seed, so models with different seeds are independent samples. Questions depend only on their
+length, so the models of all schemes and seeds answer the same questions, and their answers can be paired.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 IGNORED = -100  # label of a token that is not scored
-ASKED = 64  # documents of a text task at each length; puzzles have four times as many
+ASKED = 64  # documents of a text task at each length; puzzles have four times as many questions
 Row = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """What every scheme may spend on one task, and the size of the model.
+    """Training budget of every scheme on one task, and the size of the model.
 
     Attributes:
-        trained: greatest length that is trained on, in the unit of the task.
+        trained: longest trained length, in the unit of the task.
         asked: lengths that are measured.
-        steps, batch: optimiser steps, and rows a step.
-        learning_rate: peak, of AdamW.
-        width, layers: of the model.
+        steps, batch: optimiser steps, and rows per step.
+        learning_rate: peak learning rate of AdamW.
+        width, layers: size of the model.
     """
 
     trained: int
@@ -39,12 +39,12 @@ class TrainingBudget:
 
 
 class Task(Dataset[Row]):
-    """Rows to train on, the same for every scheme, and questions, the same for every scheme and seed."""
+    """Training rows, equal for every scheme, and questions, equal for every scheme and seed."""
 
     vocabulary: int
-    main: str  # name of the first of `scores`
-    measure: str  # what that is, with its unit
-    unit: str  # of lengths
+    main: str  # name of the main score
+    measure: str  # meaning of the main score, with its unit
+    unit: str  # unit of lengths
 
     def __init__(self, budget: TrainingBudget, seed: int) -> None:
         self.budget, self.seed = budget, seed
@@ -57,16 +57,16 @@ class Task(Dataset[Row]):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row that is trained on."""
+        """Tokens of the longest training row."""
         return self.tokens(self.budget.trained)
 
     @property
     def longest_asked(self) -> int:
-        """Tokens of the longest row that is trained on or measured."""
+        """Tokens of the longest row, in training or measurement."""
         return max(map(self.tokens, (*self.budget.asked, self.budget.trained)))
 
     def tokens(self, length: int) -> int:
-        """Tokens of a row of that length."""
+        """Number of tokens of a row of a length in units of the task."""
         raise NotImplementedError
 
     def questions(self, length: int) -> Row:
@@ -87,7 +87,7 @@ class Task(Dataset[Row]):
 
 
 def stacked(rows: list[Row]) -> Row:
-    """Rows of equal length as one batch, ``[row, token]``."""
+    """Stack rows of equal length into a batch, ``[row, token]``."""
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 

@@ -1,4 +1,4 @@
-"""The tasks that tiny models are trained on, by name: puzzles, and text."""
+"""The tasks on which tiny models are trained, by name: text and puzzles."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Text(Task):
         return length
 
     def questions(self, length: int) -> Row:
-        """Windows of held-out text that end with the same bytes at every length; half of the shortest is scored."""
+        """Windows of held-out text with the same last bytes at every length; half of the shortest length is scored."""
         ids = torch.stack([self.held_out[end - length : end] for end in self.ends()]).long()
         scored = min(self.budget.asked) // 2
         return {"input_ids": ids, "labels": ids.index_fill(1, torch.arange(length - scored), IGNORED)}
 
     def ends(self) -> list[int]:
-        """Where the windows end, evenly spaced over the held-out text."""
+        """Ends of the windows, evenly spaced over the held-out text."""
         return torch.linspace(max(self.budget.asked), len(self.held_out), ASKED).long().tolist()
 
     def clusters(self, length: int) -> list[str]:

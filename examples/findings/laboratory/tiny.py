@@ -1,4 +1,4 @@
-"""Train tiny GPT-2s that differ in their positional scheme alone, from the same random weights, and measure them."""
+"""Train tiny GPT-2s from the same random weights that differ only in their positional scheme, and measure them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def from_scratch(
 ) -> Iterator[tuple[float, Scores]]:
     """Train one scheme (``"sinusoidal:scale=learned"``) with one seed on all tasks, then score it at every point.
 
-    A point is a length in multiples of the trained one. ``tasks`` maps names in `TASKS` to settings of their
-    `TrainingBudget`, ``scores`` a metric of the finding to a task and one of its scores.
+    A point is a length in multiples of the trained length. ``tasks`` maps names in `TASKS` to settings of a
+    `TrainingBudget`. ``scores`` maps each metric of the finding to a task and one of its scores.
     """
     trained = {}
     for name, settings in tasks.items():
@@ -42,15 +42,17 @@ def from_scratch(
         train(model, task, seed)
         trained[name] = model, task
     for at in points:
-        found = {name: scored(model, task, round(at * task.budget.trained)) for name, (model, task) in trained.items()}
-        yield at, {metric: found[name][score] for metric, (name, score) in scores.items()}
+        by_task = {
+            name: scored(model, task, round(at * task.budget.trained)) for name, (model, task) in trained.items()
+        }
+        yield at, {metric: by_task[name][score] for metric, (name, score) in scores.items()}
 
 
 def tiny_model(task: Task, entry: Entry, seed: int) -> PreTrainedModel:
     """Build a GPT-2 for a task, with random weights, and patch it.
 
-    All weights that GPT-2 has of its own are drawn before the scheme is known; schemes with parameters add theirs. The
-    scheme is given the longest length that will be measured, where it can reach beyond the trained one.
+    GPT-2's own weights are drawn before the scheme adds its parameters, so they are equal for all schemes. The target
+    length is the longest measured length, if the scheme can reach beyond the trained one.
     """
     torch.manual_seed(seed)
     model = GPT2LMHeadModel(
@@ -60,24 +62,24 @@ def tiny_model(task: Task, entry: Entry, seed: int) -> PreTrainedModel:
             use_cache=False,
         )
     )  # fmt: skip
-    model.loss_type = "ForCausalLM"  # transformers would choose it too, with a warning
+    model.loss_type = "ForCausalLM"  # transformers would choose the same, with a warning
     if entry.scheme is None:
         return model
     try:
         return patch_model(model, entry.scheme, target_length=task.longest_asked, **entry.options)
-    except OptionOutOfRange:  # the scheme ends with the trained length, or an option is wrong and refused again
+    except OptionOutOfRange:  # the scheme ends at the trained length, or an option is wrong and is refused again
         return patch_model(model, entry.scheme, **entry.options)
 
 
 def train(model: PreTrainedModel, task: Task, seed: int) -> None:
     """Train all weights on the rows of a task in their order: AdamW, warmup, cosine schedule, clipped gradients.
 
-    A model of this size takes as long for a step as `transformers.Trainer` does around it, so the loop is written out.
+    For models of this size, `transformers.Trainer` would double the time of a step, so the loop is written out.
     """
     budget = task.budget
     optimiser = torch.optim.AdamW(model.parameters(), lr=budget.learning_rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: share_of_peak(step / budget.steps))
-    torch.manual_seed(seed)  # of what a scheme draws in training, such as random positions
+    torch.manual_seed(seed)  # for schemes that draw in training, such as random positions
     model.train()
     for first in range(0, len(task), budget.batch):
         model(**stacked([task[index] for index in range(first, first + budget.batch)])).loss.backward()
@@ -89,7 +91,7 @@ def train(model: PreTrainedModel, task: Task, seed: int) -> None:
 
 
 def share_of_peak(done: float) -> float:
-    """Learning rate after a fraction of the steps, as a share of its peak."""
+    """Learning rate as a share of its peak, after a fraction ``done`` of the steps."""
     return (done + 1e-3) / WARMUP if done < WARMUP else (1 + cos(pi * (done - WARMUP) / (1 - WARMUP))) / 2
 
 
@@ -105,6 +107,6 @@ def scored(model: PreTrainedModel, task: Task, length: int) -> dict[str, list[Sc
 
 @torch.no_grad()
 def answers(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Logits of every token, ``[row, token, vocabulary]``, float32; what a scheme draws is the same in every call."""
+    """Logits of every token, ``[row, token, vocabulary]``, float32; random schemes draw the same in every call."""
     with drawn_from(0):
         return torch.cat([model(input_ids=part).logits.float() for part in ids.split(ROWS)])

@@ -1,4 +1,4 @@
-"""Measure a trained model at several lengths: with a scheme, refitted at each length, or after a brief fine-tuning."""
+"""Measure a trained model at several lengths: under a scheme patched for each length, or after brief fine-tuning."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hf_posenc.training import finetune
 from hf_posenc.training.recipes import recipe_of
 
 DOCUMENTS = 0
-"""Random seed of windows, keys and masks: documents are the same under every seed of a finding."""
+"""Random seed of windows, keys and masks: documents are equal under every seed of a finding."""
 TRAINED = 256
-"""Trained length of the bundled models; a patched model's configuration has the target length."""
+"""Trained length of the bundled models; the configuration of a patched model holds the target length instead."""
 MODULES = TRAINING[::8]
 """Enough text for some hundred thousand tokens to train on."""
 
@@ -33,7 +33,7 @@ MODULES = TRAINING[::8]
 def with_scheme(
     settings: Mapping[str, Any], points: Sequence[float], seed: int, *, model: str = "llama", **options: Any
 ) -> Iterator[tuple[float, Scores]]:
-    """Score a bundled model under a scheme, patched anew for each length; ``stretch`` multiplies the factor."""
+    """Score a bundled model under a scheme, which is patched again for each length; ``stretch`` scales the factor."""
     lm, scheme = measurable(model), settings.get("scheme")
     for at in points:
         if scheme is not None:
@@ -47,7 +47,7 @@ def with_scheme(
 
 @lru_cache(maxsize=1)
 def measurable(name: str) -> Any:
-    """A bundled model as lm-eval takes it; cached with its tokenized text, because every variant needs both."""
+    """The lm-eval model object of a bundled model, cached because every variant needs it."""
     with suppress_output():
         return language_model(*load_starter(name))
 
@@ -55,10 +55,11 @@ def measurable(name: str) -> Any:
 def tuned(
     settings: Mapping[str, Any], points: Sequence[float], seed: int, *, training: Mapping[str, Any], **options: Any
 ) -> Iterator[tuple[float, Scores]]:
-    """Patch the bundled Llama for the last point, train it by a recipe, and score it at all lengths.
+    """Patch the bundled Llama for the longest length, train it by a recipe, and score it at all lengths.
 
-    ``settings`` names the ``scheme`` with its ``options``, the ``recipe`` of `hf_posenc.training.RECIPES` (none trains
-    nothing), further ``training`` settings, and as ``lora_alone`` the rank of LoRA without norms and embeddings.
+    ``settings`` may have a ``scheme`` with ``options``, a ``recipe`` of `hf_posenc.training.RECIPES` (without one,
+    nothing is trained), further ``training`` settings, and ``lora_alone``: the rank of LoRA without norms and
+    embeddings.
     """
     model, tokenizer = load_starter("llama")
     recipe = recipe_of(settings["recipe"]) if "recipe" in settings else None
@@ -77,9 +78,9 @@ def tuned(
 
 
 def scores_at(lm: Any, at: float, longest: float, *, scores: Mapping[str, Sequence[Any]], **options: Any) -> Scores:
-    """Scores of documents at one length; ``scores`` maps a metric to its task and the name that the task has for it.
+    """Scores of documents at one length; ``scores`` maps a metric to a task and the task's name of the metric.
 
-    All lengths have the same targets, because ``longest`` is the context that every target has before it.
+    All lengths have the same targets, because every target has a context of ``longest`` before it.
     """
     documents = evaluate(
         lm, tasks=list(dict.fromkeys(task for task, _ in scores.values())), seed=DOCUMENTS,
@@ -94,12 +95,12 @@ def scores_at(lm: Any, at: float, longest: float, *, scores: Mapping[str, Sequen
 
 
 def lora_alone(model: Any, rank: int) -> Any:
-    """The model with LoRA's matrices beside every linear layer, and nothing else to train."""
+    """Add LoRA to every linear layer of a model; nothing else is trained."""
     from peft import LoraConfig, get_peft_model
 
     from hf_posenc.training.trained_layers import linear_layers
 
-    torch.manual_seed(0)  # its matrices are drawn
+    torch.manual_seed(0)  # for the random matrices of LoRA
     config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=linear_layers(model))
     return get_peft_model(model, config)
 
@@ -109,10 +110,10 @@ def windows(samples: int, longest: int) -> tuple[Tensor, list[tuple[str, str]]]:
     """Windows of held-out source code, ``[window, token]``, with the name of each and of its cluster."""
     _, tokenizer = load_starter("llama")
     documents = tokenized_documents(tokenizer, default_text())
-    ends = [(source, end) for source, some in placed(documents, samples, longest, DOCUMENTS) for end in some]
-    alone = len(documents) == 1  # a result about this one text, of which windows are a sample
+    ends = [(source, end) for source, own in placed(documents, samples, longest, DOCUMENTS) for end in own]
+    single_text = len(documents) == 1  # its windows are an independent sample, and the result is about this text
     ids = torch.tensor([source.ids[end - longest : end] for source, end in ends])
-    return ids, [(f"{s.name} {end}".strip(), str(end) if alone else s.name) for s, end in ends]
+    return ids, [(f"{s.name} {end}".strip(), str(end) if single_text else s.name) for s, end in ends]
 
 
 def scored(names: Sequence[tuple[str, str]], values: Tensor) -> list[Score]:
@@ -121,7 +122,7 @@ def scored(names: Sequence[tuple[str, str]], values: Tensor) -> list[Score]:
 
 
 def token_losses(logits: Tensor, ids: Tensor, last: int) -> Tensor:
-    """Cross-entropy of the last tokens of each row of ``ids [row, token]``, nats, ``[row, last]``."""
+    """Cross-entropy of the last ``last`` tokens of each row of ``ids [row, token]``, nats, ``[row, last]``."""
     losses = torch.nn.functional.cross_entropy(
         logits[:, -last - 1 : -1].flatten(0, 1), ids[:, -last:].flatten(), reduction="none"
     )

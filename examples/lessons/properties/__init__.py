@@ -6,9 +6,8 @@
     table = measure(["sinusoidal", "rope", "alibi"])
     table["rope"]["relative"]                # PropertyValue(holds=True, value=8e-08, explanation='…')
 
-Every property is one function of a `PropertyTarget`, which provides a scheme's embeddings and the logits of an
-attention layer with that scheme. Properties are measured from outputs; none depends on the name or the kind of a
-scheme.
+Every property is a function of a `PropertyTarget`, which provides the codes of a scheme and the logits of an attention
+layer with this scheme. Properties are measured on outputs; none depends on the name or kind of a scheme.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Property:
     Attributes:
         name: one word, the key in tables.
         question: the question it answers.
-        number: format of the number that decides, with what it is, such as ``least difference {:.2g}``.
-        of: measures it on a target.
+        number: format of the deciding number with its meaning, such as ``least difference {:.2g}``.
+        of: function that measures it on a target.
     """
 
     name: str
@@ -42,9 +41,9 @@ class Property:
     of: Callable[[PropertyTarget], PropertyValue]
 
     def measure(self, target: PropertyTarget) -> PropertyValue:
-        """Measure it; the number is named as the cell has it, or as the property does."""
-        found = self.of(target)
-        return replace(found, number=found.number or self.number)
+        """Measure the property; its own format of the number is used unless the value has one."""
+        value = self.of(target)
+        return replace(value, number=value.number or self.number)
 
 
 PROPERTIES = {
@@ -72,28 +71,29 @@ PROPERTIES = {
 }  # fmt: skip
 """All properties by name, in the order of tables."""
 
-Asked: TypeAlias = "SchemeSpec | tuple[SchemeSpec, Mapping[str, Any]]"
+Request: TypeAlias = "SchemeSpec | tuple[SchemeSpec, Mapping[str, Any]]"
+"""A scheme, or a pair of a scheme and its options."""
 
 
-def measure(schemes: Iterable[Asked], *, model: Kind | None = None) -> dict[str, dict[str, PropertyValue]]:
-    """Measure every property of every scheme; cells by scheme and property.
+def measure(schemes: Iterable[Request], *, model: Kind | None = None) -> dict[str, dict[str, PropertyValue]]:
+    """Measure every property of every scheme; returns the values by scheme and property.
 
     Args:
         schemes: as for `hf_posenc.patch_model`, or pairs of such a scheme and its options.
-        model: type of a model; by default the first of ``llama``, ``gpt2``, ``bert`` that a scheme is defined for.
+        model: type of a model; by default the first of ``llama``, ``gpt2``, ``bert`` for which a scheme is defined.
 
     Raises:
-        PosEncError: A scheme or an option is unknown, or the scheme is not defined for the model.
+        PosEncError: a scheme or an option is unknown, or the scheme is not defined for the model.
     """
     return {
         target.name: {one.name: one.measure(target) for one in PROPERTIES.values()}
-        for asked in schemes
-        for target in targets(*spec_and_options(asked), model=model)
+        for request in schemes
+        for target in targets(*spec_and_options(request), model=model)
     }
 
 
-def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
+def spec_and_options(request: Request) -> tuple[SchemeSpec, Mapping[str, Any]]:
     """Split a requested scheme into specification and options."""
-    if isinstance(asked, tuple) and len(asked) == 2 and isinstance(asked[1], Mapping):
-        return asked[0], asked[1]
-    return cast("SchemeSpec", asked), {}
+    if isinstance(request, tuple) and len(request) == 2 and isinstance(request[1], Mapping):
+        return request[0], request[1]
+    return cast("SchemeSpec", request), {}

@@ -1,7 +1,7 @@
 """Properties along the distance: beyond the trained length, growth, fractional positions, decay, before and after.
 
-Codes are compared as they are, ⟨c(p), c(p + k)⟩; schemes without codes are compared by the logits of a query with the
-content of all keys, on average over many contents.
+Schemes with codes are measured by the products ⟨c(p), c(p + k)⟩. Schemes without codes are measured by the logits of
+one query with keys of equal content, averaged over many contents.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from properties.uniqueness import difference
 MILLION = 2**20
 TEXT = 8  # tokens
 NEAR, FAR_AWAY = 2**17, 2**25
-GROWN = 1.3  # of a bounded function the far maximum is the near one; a logarithm's is 25 / 17 of it
+GROWN = 1.3  # far over near maximum: 1 for a bounded function, 25 / 17 for a logarithm
 FINE = 2.0**-10
 STEADY = 0.05
 
 
 def beyond(target: PropertyTarget) -> PropertyValue:
-    """Texts at increasing positions, in a model patched for its trained length."""
+    """Score short texts at increasing positions, in a model patched for its trained length."""
     layer, furthest, refused = target.layer(factor=1), -1, ""
     for end in (TRAINED, TRAINED + 1, *(TRAINED << n for n in range(1, 15))):
         try:
@@ -43,7 +43,7 @@ def beyond(target: PropertyTarget) -> PropertyValue:
 
 
 def bounded(target: PropertyTarget) -> PropertyValue:
-    """Codes, lengths of rotated keys, or biases: the largest far away against the largest near the start."""
+    """Compare the largest code, bias or rotated key at distant positions with the largest near the start."""
     if target.has_codes:
         near, far, what = *code_sizes(target), "channel of a code"
     else:
@@ -61,14 +61,15 @@ def bounded(target: PropertyTarget) -> PropertyValue:
 
 
 def continuous(target: PropertyTarget) -> PropertyValue:
-    """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
+    """Compare a shift by 1/1024 of a position with a shift by a whole one, in codes or in the logits of keys."""
     positions = torch.arange(1, target.length - 1).double()
     if not target.has_codes and (target.moved_by_position < ROUNDING or target.counts_tokens):
         return not_applicable("it does not use the numbers of positions")
-    whole = shown(target, positions.long())
-    step = (shown(target, positions.long() + 1) - whole).nan_to_num(nan=0.0).abs().max()
+    whole = codes_or_logits(target, positions.long())
+    step = (codes_or_logits(target, positions.long() + 1) - whole).nan_to_num(nan=0.0).abs().max()
     try:
-        moves = [(shown(target, positions + by) - whole).nan_to_num(nan=0.0).abs().max() for by in (-FINE, FINE)]
+        shifted = [codes_or_logits(target, positions + by) for by in (-FINE, FINE)]
+        moves = [(one - whole).nan_to_num(nan=0.0).abs().max() for one in shifted]
     except (PosEncError, RuntimeError, TypeError) as error:
         says = "nothing is defined between whole positions"
         known = isinstance(error, PosEncError)
@@ -85,18 +86,18 @@ def continuous(target: PropertyTarget) -> PropertyValue:
     )
 
 
-def shown(target: PropertyTarget, positions: Tensor) -> Tensor:
-    """Codes of tokens at ``positions [n]``, whole or fractional, or else a later query's logits."""
+def codes_or_logits(target: PropertyTarget, positions: Tensor) -> Tensor:
+    """Codes at ``positions [n]``, whole or fractional; for a scheme without codes, the logits of a later query."""
     codes = target.codes(positions)
     if codes is not None:
         return codes
     query = torch.tensor([target.length], dtype=positions.dtype)
-    found = target.profile(torch.cat((positions, query)), contents=4)
-    return found.masked_fill(~found.isfinite(), -1e6)
+    logits = target.profile(torch.cat((positions, query)), contents=4)
+    return logits.masked_fill(~logits.isfinite(), -1e6)
 
 
 def code_sizes(target: PropertyTarget) -> tuple[float, float]:
-    """The largest channel of codes near the start, and far away or at the end of what is defined."""
+    """The largest channel of codes near the start, and at the largest positions that are defined."""
     end = target.reach
     near = target.codes(torch.arange(min(end // 2, 1024)))
     far = target.codes(torch.arange(end - min(end // 2, 1024), end))
@@ -104,7 +105,10 @@ def code_sizes(target: PropertyTarget) -> tuple[float, float]:
 
 
 def bias_sizes(target: PropertyTarget) -> tuple[float, float]:
-    """The largest bias less the own key's at near and at far distances; where tokens are counted, in more of them."""
+    """The largest bias, minus that of the own key, at small and at large distances.
+
+    If distance counts tokens instead of positions, short and long texts are compared.
+    """
     if target.counts_tokens:
         return tuple(bias_at(target, torch.arange(n)) for n in (256, 4096))  # type: ignore[return-value]
     end = target.reach if target.layer().scheme.longest else FAR_AWAY
@@ -114,20 +118,20 @@ def bias_sizes(target: PropertyTarget) -> tuple[float, float]:
 
 
 def some_of(length: int) -> Tensor:
-    """512 positions of a text, the first and the last among them."""
+    """At most 512 positions of a text, including the first and the last."""
     drawn = torch.rand(510, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return torch.cat((torch.tensor([0, length - 1]), (drawn * length).long())).unique()
 
 
 def bias_at(target: PropertyTarget, positions: Tensor) -> float:
-    """The largest bias of a text's last query, less that of its own key."""
+    """The largest bias of a text's last query, minus the bias of its own key."""
     layer = target.layer()
-    found = layer.biases(*layer.tokens(len(positions), 4), positions[None], last=1)
-    return float((found - found[..., -1:]).nan_to_num(nan=0.0).abs().max())
+    biases = layer.biases(*layer.tokens(len(positions), 4), positions[None], last=1)
+    return float((biases - biases[..., -1:]).nan_to_num(nan=0.0).abs().max())
 
 
 def key_sizes(target: PropertyTarget) -> tuple[float, float]:
-    """Largest norm of a rotated key over its own, near the start and a million tokens on."""
+    """Largest norm of a rotated key relative to the unrotated one, near the start and a million tokens later."""
     layer = target.layer()
     content = gaussian(1, TEXT, layer.geometry.width, seed=3)
     own = layer.key(content).norm(dim=-1)
@@ -140,11 +144,11 @@ def key_sizes(target: PropertyTarget) -> tuple[float, float]:
 
 CONTENTS = 64
 STARTS = (0, 1, 9, 30)
-FALLS = -0.9  # rank correlation of the means of octaves with distance
+FALLS = -0.9  # largest rank correlation with distance of a curve that counts as falling
 
 
 def decays(target: PropertyTarget) -> PropertyValue:
-    """Rank correlation of score and distance, by octaves of distance; of codes from several positions, the worst."""
+    """Rank correlation of score and octave of distance; for codes, the worst of several starting positions."""
     positions = torch.arange(target.length)
     codes = target.codes(positions)
     if codes is not None:
@@ -154,11 +158,8 @@ def decays(target: PropertyTarget) -> PropertyValue:
     elif target.moved_by_position < ROUNDING:
         return not_applicable("position does nothing to attention")
     else:
-        found = target.profile(positions, contents=CONTENTS, alike=True).flip(-1)
-        curves, what = (
-            [found.mean(0)],
-            "scores of keys equal to the query, averaged over contents and heads",
-        )
+        scores = target.profile(positions, contents=CONTENTS, alike=True).flip(-1)
+        curves, what = [scores.mean(0)], "scores of keys equal to the query, averaged over contents and heads"
     if not curves:
         return not_applicable("there are too few positions for a curve")
     worst = max(map(falling, curves))
@@ -169,7 +170,7 @@ def decays(target: PropertyTarget) -> PropertyValue:
 
 
 def direction(target: PropertyTarget) -> PropertyValue:
-    """Scores k tokens ahead against k tokens behind: inner products of codes, or an encoder's logits."""
+    """Compare scores k tokens ahead with scores k tokens behind: products of codes, or an encoder's logits."""
     middle = (min(target.length, 64) - 1) // 2
     positions = torch.arange(2 * middle + 1)
     codes = target.codes(positions)
@@ -196,14 +197,14 @@ def direction(target: PropertyTarget) -> PropertyValue:
 
 
 def falling(curve: Tensor) -> float:
-    """Rank correlation with distance of the means of ``curve [distances]`` over 0, 1, 2 … 3, 4 … 7, …; 1 if flat."""
+    """Rank correlation with distance of a curve's means over octaves (0, 1, 2 … 3, 4 … 7, …); 1 for a flat curve."""
     from scipy.stats import spearmanr
 
     if not bool(curve[:2].isfinite().all()):
         return 1.0
     edges = [0, *(2**n for n in range(len(curve).bit_length()) if 2**n < len(curve)), len(curve)]
     means = torch.stack([curve[a:b].mean() for a, b in pairwise(edges)])
-    seen = means.nan_to_num(neginf=-1e9)  # what is not seen has fallen
-    if float(seen.amax() - seen.amin()) < ROUNDING:
+    means = means.nan_to_num(neginf=-1e9)  # masked distances count as fallen
+    if float(means.amax() - means.amin()) < ROUNDING:
         return 1.0
-    return float(spearmanr(torch.arange(len(seen)), seen).statistic)
+    return float(spearmanr(torch.arange(len(means)), means).statistic)

@@ -1,7 +1,7 @@
-"""One attention layer with a scheme: fixed random projections, no norm, all effects of position.
+"""One attention layer with a scheme: fixed random projections, no norm, and all effects of position.
 
-The same functions as in a patched model (through `hf_posenc.insight.plots.pair_scores`), without the model: positions
-and number types are free, and the output are the logits before softmax.
+It computes with the same functions as a patched model (through `hf_posenc.insight.plots.pair_scores`), but positions
+and dtypes are free. Its outputs are the logits before softmax.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Layer:
     """A scheme in an attention layer.
 
     Args:
-        scheme: built for its geometry.
-        dtype: of embeddings, queries, keys and values.
+        scheme: scheme with its geometry.
+        dtype: dtype of embeddings, queries, keys and values.
         alike: whether queries and keys share one projection.
     """
 
@@ -47,20 +47,23 @@ class Layer:
         self.target = Target("", self.scheme, table, projections=self)
 
     def query(self, x: Tensor) -> Tensor:
-        """``[…, n, width]`` to ``[…, heads, n, head_dim]``."""
+        """Project ``[…, n, width]`` to queries ``[…, heads, n, head_dim]``."""
         return self._heads(x, 0)
 
     def key(self, x: Tensor) -> Tensor:
-        """``[…, n, width]`` to ``[…, kv_heads, n, head_dim]``."""
+        """Project ``[…, n, width]`` to keys ``[…, kv_heads, n, head_dim]``."""
         return self._heads(x, 1)
 
     def tokens(self, count: int, contents: int = 1) -> tuple[Tensor, Tensor]:
-        """Queries of so many contents and keys of one, alike for all tokens, ``[contents, count, width]``."""
+        """Inputs of queries with ``contents`` contents and of keys with one content, ``[contents, count, width]`` each.
+
+        All tokens of a text are equal.
+        """
         key, query = gaussian(1, 1, self.geometry.width, seed=3), gaussian(contents, 1, self.geometry.width, seed=4)
         return query.expand(-1, count, -1), key.expand(contents, count, -1)
 
     def code(self, positions: Tensor) -> Tensor | None:
-        """Code added to embeddings at repositioned ``positions [batch or 1, n]``, ``[…, width]``; None for nothing."""
+        """Code that is added to embeddings at repositioned ``positions [batch or 1, n]``, or None without codes."""
         with torch.no_grad():
             code = self.target.added(positions)
         return None if code is None else code.to(self.dtype)
@@ -69,10 +72,10 @@ class Layer:
         """The attention call of tokens ``query`` and ``key``, each ``[batch, n, width]``, before codes are added.
 
         Args:
-            query: what queries are projected from.
-            key: what keys and values are.
-            positions: ``[1, n]``, rising.
-            last: number of query rows, the last ones; None for all.
+            query: inputs of the query projection.
+            key: inputs of the key and value projections.
+            positions: ``[1, n]``, ascending.
+            last: number of last queries to compute; None for all.
         """
         positions = self.scheme.reposition(positions, training=False)
         code = self.code(positions)
@@ -83,7 +86,7 @@ class Layer:
 
     @torch.no_grad()
     def scores(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
-        """Logits ``[batch, heads, row, n]``, −∞ where nothing is seen; arguments as of `call`."""
+        """Logits ``[batch, heads, row, n]``, −∞ for masked keys; arguments as for `call`."""
         return logits(self.call(query, key, positions, last=last))
 
     @torch.no_grad()
@@ -97,5 +100,5 @@ class Layer:
 
 
 def logits(call: AttentionCall) -> Tensor:
-    """The logits that softmax gets, ``[batch, heads, row, key]``, −∞ where nothing is seen."""
+    """Logits before softmax, ``[batch, heads, row, key]``, −∞ for masked keys."""
     return pair_scores.logits(call).masked_fill(~pair_scores.seen(call), -torch.inf)

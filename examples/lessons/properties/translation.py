@@ -1,6 +1,6 @@
-"""Properties under translation: whether a shift is a linear map of codes, and whether scores depend on distance alone.
+"""Properties under translation: whether a shift is a linear map of codes, and whether scores depend only on distance.
 
-The map is fitted, not looked up: by least squares on some positions of one text, and judged by others of a longer one.
+The map is fitted by least squares on some positions of a text, and tested on other positions of a longer text.
 
     M = argmin Σ_p ‖M c(p) − c(p + k)‖²        residual = rms ‖M c(p) − c(p + k)‖ / rms ‖c(p + k) − c(p)‖
 """
@@ -17,7 +17,7 @@ from properties.target import FAR, ROUNDING, PropertyTarget, PropertyValue, not_
 from properties.uniqueness import difference
 
 STEP = 5
-NEARLY = 1e-4  # residuals of maps that exist are rounding, of those that do not 2e-4 and more
+NEARLY = 1e-4  # residuals are rounding if a map exists, and 2e-4 or more if it does not
 FITTED, JUDGED = 320, 80
 LATER = 10_000
 QUERIES, CONTENTS = 64, 4
@@ -25,13 +25,13 @@ QUERIES, CONTENTS = 64, 4
 
 @dataclass(frozen=True)
 class TranslationFit:
-    """A map p → p + k, and its error on positions it was not fitted to.
+    """A fitted map p → p + k, and its error on other positions.
 
     Attributes:
-        matrix: ``[width, width]``, rows are codes: c(p) M ≈ c(p + k).
-        residual: of a linear map, against the length of the step.
-        affine: of a linear map and a constant.
-        norm_change: largest deviation of the matrix from an isometry on the codes: | ‖c(p) M‖ / ‖c(p)‖ − 1 |.
+        matrix: ``[width, width]``, with codes as rows: c(p) M ≈ c(p + k).
+        residual: error of the linear map, relative to the length of a step.
+        affine: error of a linear map with a constant, relative to the length of a step.
+        norm_change: largest relative change of a code's norm: | ‖c(p) M‖ / ‖c(p)‖ − 1 |.
     """
 
     matrix: Tensor
@@ -41,7 +41,7 @@ class TranslationFit:
 
 
 def linear(target: PropertyTarget) -> PropertyValue:
-    """Fit on codes, or on the scores that a set of queries give a key at increasing distance."""
+    """Fit a linear map to codes, or to the scores of several queries with a key at increasing distance."""
     if not target.has_codes and target.moved_by_position < ROUNDING:
         return not_applicable("position does nothing to attention")
     try:
@@ -63,7 +63,7 @@ def linear(target: PropertyTarget) -> PropertyValue:
 
 
 def relative(target: PropertyTarget) -> PropertyValue:
-    """Logits of one repeated token, along the diagonals; and those of the codes among themselves."""
+    """Compare logits of a repeated token along the diagonals, and products of codes likewise."""
     positions = torch.arange(target.length)
     scores = target.constant_scores(positions)
     moved = scores[scores.isfinite()]
@@ -86,7 +86,7 @@ def relative(target: PropertyTarget) -> PropertyValue:
 
 
 def pairs(target: PropertyTarget) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Codes before and after the step: positions to fit, and others, of a text twice as long, to judge by."""
+    """Codes before and after a step: at positions to fit the map, and at others of a longer text to test it."""
     end = target.reach if target.has_codes else min(target.reach, FITTED + JUDGED if target.counts_tokens else 1024)
     longer = 2 * end if end == FAR else end
     generator = torch.Generator().manual_seed(0)
@@ -96,23 +96,23 @@ def pairs(target: PropertyTarget) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, 
 
 
 def before_and_after(target: PropertyTarget, positions: Tensor, end: int) -> tuple[Tensor, Tensor]:
-    """Codes, or logits, at ``positions`` and a step further, each ``[n, width]``, in a text ending at ``end − 1``."""
+    """Codes, or logits, at ``positions`` and one step later, each ``[n, width]``, in a text that ends at ``end``."""
     both = torch.cat((positions, positions + STEP)).unique()
     if target.has_codes:
         both = torch.cat((both, torch.tensor([end - 1]))).unique()
-        found = target.codes(both)
+        rows = target.codes(both)
     else:
         if target.counts_tokens:
             both = torch.arange(end)
         evaluated = torch.cat((both, end + 3 * torch.arange(QUERIES)))
         scores = target.last_scores(QUERIES, evaluated, contents=CONTENTS)[..., : len(both)]
-        found = scores.flatten(0, 2).T
-    assert found is not None
-    return found[torch.searchsorted(both, positions.contiguous())], found[torch.searchsorted(both, positions + STEP)]
+        rows = scores.flatten(0, 2).T
+    assert rows is not None
+    return rows[torch.searchsorted(both, positions.contiguous())], rows[torch.searchsorted(both, positions + STEP)]
 
 
 def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> TranslationFit | None:
-    """The least-squares map of rows ``[n, width]`` to rows; None where something is not finite."""
+    """Fit the least-squares map of rows ``[n, width]`` to rows; None if a value is not finite."""
     (before, after), (from_there, to_there) = fitted, judged
     if not all(bool(x.isfinite().all()) for x in (*fitted, *judged)):
         return None
@@ -127,12 +127,12 @@ def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> Transla
 
 
 def solve(before: Tensor, after: Tensor) -> Tensor:
-    """The smallest least-squares solution of before @ M = after; directions below rounding are dropped."""
+    """Least-squares solution of before @ M = after with the smallest norm; directions below rounding are dropped."""
     return torch.linalg.lstsq(before, after, rcond=1e-6, driver="gelsd").solution
 
 
 def off_diagonals(scores: Tensor) -> float:
-    """Largest spread along a diagonal of ``[heads, n, n]``; infinite where part of a diagonal is unseen."""
+    """Largest spread along a diagonal of ``[heads, n, n]``; infinite if a part of a diagonal is masked."""
     count, worst = scores.shape[-1], 0.0
     for offset in range(1 - count, count):
         line = scores.diagonal(offset, -2, -1)

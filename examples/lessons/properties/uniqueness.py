@@ -1,7 +1,7 @@
-"""Whether positions can be told apart: on a line, whatever the length of the text, and on a grid.
+"""Whether positions can be distinguished: on a line, independently of the length of the text, and on a grid.
 
-On a grid a token has two coordinates: of a scheme that takes them, or of one applied per axis. A code of half the width
-is used for each axis, a rotation uses the other axis for every other pair, a bias of distance is added up over axes.
+On a grid, a token has two coordinates. A scheme without coordinates is applied to each axis: a code with half the width
+per axis, a rotation with alternating axes for its pairs, and a bias of distance as a sum over the axes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST = "smallest difference {:.2g}"
 
 
 def unique(target: PropertyTarget) -> PropertyValue:
-    """Least distance between two codes, or between what queries score equal keys at two positions."""
+    """Smallest distance between two codes, or between the scores of several queries for equal keys at two positions."""
     positions = torch.arange(target.length)
     codes = target.codes(positions)
     if codes is not None:
@@ -51,7 +51,7 @@ def unique(target: PropertyTarget) -> PropertyValue:
 
 
 def same(target: PropertyTarget) -> PropertyValue:
-    """The first positions of a short text against those of a long one."""
+    """Compare the first positions of a short text with those of a long one."""
     short = torch.arange(target.length // 2)
     long = torch.arange(target.length)
     one, two = target.codes(short), target.codes(long)
@@ -68,7 +68,7 @@ def same(target: PropertyTarget) -> PropertyValue:
 
 
 def equal_gaps(target: PropertyTarget) -> PropertyValue:
-    """The first step of a text of three tokens against that of a text of four: in codes, or in logits."""
+    """Compare the first step in a text of three tokens with that in a text of four, in codes or in logits."""
     steps = []
     for count in (3, 4):
         positions = torch.arange(count)
@@ -86,7 +86,7 @@ def equal_gaps(target: PropertyTarget) -> PropertyValue:
 
 
 def deterministic(target: PropertyTarget) -> PropertyValue:
-    """Two calls of one scheme in evaluation; and, of what is learned, two fresh draws."""
+    """Compare two calls of one scheme in evaluation, and two fresh draws of its learned parameters."""
     positions = torch.arange(target.length // 2)
     with drawn_from(0):
         one, two = (target.constant_scores(positions) for _ in range(2))
@@ -102,20 +102,20 @@ def deterministic(target: PropertyTarget) -> PropertyValue:
 
 
 def least_distance(codes: Tensor) -> float:
-    """Between two rows of ``[n, width]``."""
+    """Smallest distance between two rows of ``[n, width]``."""
     apart = torch.cdist(codes, codes, compute_mode="donot_use_mm_for_euclid_dist")
     return float(apart.fill_diagonal_(torch.inf).min())
 
 
 def difference(one: Tensor, two: Tensor) -> float:
-    """Largest difference of two sets of logits; infinite where one sees what the other does not."""
+    """Largest difference between two sets of logits; infinite if their masks differ."""
     if not torch.equal(one.isfinite(), two.isfinite()):
         return float("inf")
     return float((one - two).nan_to_num(nan=0.0).abs().max())
 
 
 def axes(target: PropertyTarget) -> PropertyValue:
-    """On a grid of 6 × 6: are codes distinguished, do scores depend on the differences of both coordinates only?"""
+    """On a grid of 6 × 6: are codes distinct, and do scores depend only on the differences of both coordinates?"""
     scheme = target.layer().scheme
     grid = torch.cartesian_prod(torch.arange(SIDE), torch.arange(SIDE))
     codes = target.codes(torch.arange(min(SIDE, target.reach)))
@@ -185,7 +185,7 @@ def uneven_grid(scores: Tensor, grid: Tensor) -> float:
 
 
 def biased_grid(target: PropertyTarget, grid: Tensor) -> PropertyValue:
-    """A bias of |Δx| plus one of |Δy|: what it leaves apart."""
+    """Measure the largest bias on a grid that is a bias of |Δx| plus a bias of |Δy|."""
     line = target.constant_scores(torch.arange(SIDE))[:, -1].flip(-1)  # by distance, [heads, SIDE]
     if not bool(line.isfinite().all()):
         return not_applicable("it is made for distances along one axis")

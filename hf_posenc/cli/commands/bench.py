@@ -71,7 +71,7 @@ def bench(
     """Time schemes relative to the unpatched model.
 
     Each round runs both once, in alternating order. The table shows medians and quartiles of the ratios within
-    rounds. Beyond the model's context length the unpatched model is timed too, though its outputs mean nothing there.
+    rounds. Beyond its context length the unpatched model is timed too, though its outputs are meaningless there.
     Memory is the peak beyond the weights, counted on Linux and on CUDA; in decoding it includes the KV cache.
     """
     import torch
@@ -144,7 +144,7 @@ RESULTS = "bench.json"
 
 
 def numbers(cells: Sequence[BenchCell], about: dict[str, Any]) -> dict[str, Any]:
-    """Plain values for JSON: settings, and every round of every cell."""
+    """Return plain values for JSON: settings, and every round of every cell."""
     return {"about": about, "cells": [cell.to_dict() for cell in cells]}
 
 

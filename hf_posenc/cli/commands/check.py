@@ -74,7 +74,7 @@ def check(
 
 
 def show(deviations: list[Deviation], as_json: bool) -> None:
-    """Print one line a check, then the commands that measure failed checks again."""
+    """Show one line per check, then the commands that repeat failed checks."""
     if as_json:
         rows = [asdict(one) | {"failed": one.failed} for one in deviations]
         for row in rows:

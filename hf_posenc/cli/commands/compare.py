@@ -109,7 +109,7 @@ def compare(
 
 
 def measured_model(given: str, base: str | None, dtype: str | None, loading: dict[str, Any]) -> MeasuredModel:
-    """Resolve one ``--model`` with what it is loaded with."""
+    """Resolve one ``--model``, with the arguments that load it."""
     from hf_posenc.eval import MeasuredModel
 
     named = cli.model_named(given, base)

@@ -75,7 +75,7 @@ def evaluate(
 
 
 def show(rows: list[dict[str, object]], remarks: list[str], as_json: bool) -> None:
-    """Show rows as JSON, or as a table with what a reader must know of it."""
+    """Show rows as JSON, or as a table followed by remarks."""
     if as_json:
         output.show_json(rows)
     else:
@@ -85,7 +85,7 @@ def show(rows: list[dict[str, object]], remarks: list[str], as_json: bool) -> No
 
 
 def check_replaces_results(path: Path) -> None:
-    """Check that results replace nothing but earlier ones: a mistyped name must not cost a text or a model."""
+    """Check that results replace earlier results only: a mistyped name must not overwrite a text or a model."""
     check_output_file(path)
     if not path.exists() or not path.stat().st_size:
         return

@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 TRAINING = "Training"
 of_training = partial(Option, rich_help_panel=TRAINING)
 OPTIONS = ("method", "steps", "learning_rate")
-"""Settings of a run that have an option of their own."""
+"""Settings of a run that have their own option."""
 STREAMING, TRAINED_LENGTH, CARDS = "streaming", "trained_length", "cards"
 Texts: TypeAlias = "TextSource | list[str]"
 FOUR_BIT = "4bit"
-"""In place of a data type: the base model is quantised, as QLoRA does."""
+"""Value of ``--dtype`` that loads the base model in 4 bits, for QLoRA."""
 
 
 def dtype_or_4bit(name: str | None) -> str | None:
-    """Check ``--dtype``."""
+    """Check that ``--dtype`` is a floating-point dtype or ``4bit``."""
     return name if name == FOUR_BIT else cli.floating_dtype(name)
 
 
@@ -182,7 +182,7 @@ def finetune(
 
 
 def check_emits(**given: Any) -> None:
-    """Refuse options that have no effect on a run that is only written."""
+    """Refuse options that have no effect on a run written by ``--emit``."""
     for name, value in given.items():
         if value:
             option = "--" + name.replace("_", "-")
@@ -199,7 +199,7 @@ def cards_of(given: Any, emit: str | None) -> int:
 
 
 def base_model(name: str) -> ModelName:
-    """The model to train."""
+    """Resolve the model to train, and refuse a PEFT adapter."""
     named = cli.model_named(name)
     if named.adapter is not None:
         merge = shlex.join(["hf-posenc", "merge", "--model", name, "--out", f"{name}-merged"])
@@ -213,7 +213,7 @@ def base_model(name: str) -> ModelName:
 def texts_of(
     text: Sequence[str] | None, held_out: Sequence[str] | None, settings: dict[str, Any], *, streaming: bool
 ) -> tuple[Texts, Texts | HeldOutSplit]:
-    """The text to train on, and to measure on: the end of the user's own, or modules of the standard library."""
+    """Return training and held-out texts; by default the end of the user's text, or modules of the standard library."""
     from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
     from hf_posenc.training import HeldOutSplit
 
@@ -229,7 +229,7 @@ def texts_of(
 
 
 def check_effect(patched: nn.Module, asked: str) -> None:
-    """Refuse to fine-tune under a scheme that changes nothing: there is nothing to learn."""
+    """Refuse a scheme that changes nothing, because there is nothing to learn."""
     from hf_posenc.patching.state import describe, scheme_of
 
     report = describe(patched)

@@ -1,4 +1,4 @@
-"""What ``hf-posenc finetune`` shows at its end: losses before and after, by length, or the rates of a range test."""
+"""Output of ``hf-posenc finetune``: losses before and after training by length, or the rates of a range test."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool)
 
 
 def compared(point: LossPoint, length: int) -> str:
-    """What a longer context adds: the loss minus that of the same tokens behind the shortest context."""
+    """Format what a longer context adds: loss minus loss of the same tokens at the shortest length."""
     shortest = min(point.held_out)
     difference = None if length == shortest else point.difference(length, shortest)
     if difference is None:
@@ -69,7 +69,7 @@ def compared(point: LossPoint, length: int) -> str:
 
 
 def show_rate(tested: RangeTest, context: Context, as_json: bool) -> None:
-    """Show every fourth step of a learning-rate range test, and the command of the run at the rate it suggests."""
+    """Show every fourth step of a learning-rate range test, and the command that trains at the suggested rate."""
     if as_json:
         output.show_json(asdict(tested))
         return
@@ -91,7 +91,7 @@ def show_rate(tested: RangeTest, context: Context, as_json: bool) -> None:
 
 
 def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
-    """Say where a run for another framework was written, and what comes next."""
+    """Show where a run for another framework was written, and the next commands."""
     from hf_posenc.training.emit.run import OUTPUT
 
     output.show_text(f"Written to {run.folder}; nothing is trained yet, and no text is held out.")
@@ -104,7 +104,7 @@ def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
 def scheme_words(
     scheme: str | None, factor: float | None, target_length: int | None, options: Sequence[str] | None
 ) -> list[str]:
-    """The options of a command that name a scheme."""
+    """Return the options of a command that name a scheme."""
     named = {"--scheme": scheme, "--factor": factor, "--target-length": target_length}
     words = [
         word for name, value in named.items() if value is not None for word in (name, str(value).removesuffix(".0"))
@@ -113,13 +113,13 @@ def scheme_words(
 
 
 def show_next(commands: Sequence[str]) -> None:
-    """Print commands, one a line."""
+    """Show commands, one per line."""
     if commands:
         output.show_text("\n".join(("Next:", *(f"  {command}" for command in commands))))
 
 
 def after_finetune(run: Path, model: Any) -> list[str]:
-    """Measure the tuned model in the folder of its run, on what that held out; merge or export it where possible."""
+    """Return the commands that measure a tuned model on its held-out text, and merge or export it if possible."""
     from hf_posenc.checkpoints.plain_config import is_expressible
 
     measure = command("eval", run)
@@ -129,13 +129,13 @@ def after_finetune(run: Path, model: Any) -> list[str]:
 
 
 def command(name: str, model: Path, *words: str) -> str:
-    """A command on a model, quoted for a shell."""
+    """Format a command on a model, quoted for a shell."""
     return shlex.join([*program(), name, "--model", str(model), *words])
 
 
 @contextmanager
 def resume_hint(context: Context, flag: str = "") -> Iterator[None]:
-    """If the block is interrupted, write to stderr the running command with ``flag`` behind it."""
+    """If the block is interrupted, write the running command, followed by ``flag``, to stderr."""
     try:
         yield
     except KeyboardInterrupt:

@@ -62,7 +62,7 @@ def info(
 
 def show_record(record: SchemeRecord) -> None:
     """Show the text of a scheme, its facts and its options."""
-    about = dict.fromkeys((record.text, record.about, own_formula(record), facts(record)))  # its two texts may be one
+    about = dict.fromkeys((record.text, record.about, own_formula(record), facts(record)))  # both texts may be equal
     output.show_text("\n\n".join(filter(None, about)) + "\n")
     if record.options:
         rows = [(option, kind, default or "required") for option, (kind, default) in record.options.items()]
@@ -70,7 +70,7 @@ def show_record(record: SchemeRecord) -> None:
 
 
 def own_formula(record: SchemeRecord) -> str:
-    """The LaTeX of a scheme that is not of this package, whose text may have no formula; empty for the others."""
+    """Return the LaTeX formula of a scheme from outside this package; empty for its own, whose text has the formula."""
     own = record.formula and not record.target.startswith("hf_posenc.")
     return f"formula (LaTeX):\n\n    {record.formula}" if own else ""
 
@@ -121,7 +121,7 @@ def list_command(
 
 
 def show_families(model: str | None, as_json: bool) -> None:
-    """Show whether a family of models, or a checkpoint, can be patched, as measured on the installed transformers."""
+    """Show whether a family or a checkpoint can be patched, as measured on the installed transformers."""
     from hf_posenc.insight import families
 
     if model is None:
@@ -159,7 +159,7 @@ def env(as_json: AsJson = False) -> None:
 
 
 def environment() -> dict[str, dict[str, str]]:
-    """Collect versions, machine and environment variables, each as names and values."""
+    """Collect versions, machine and environment variables by name."""
     versions = {"python": platform.python_version()} | {name: installed(name) for name in PACKAGES}
     return {"versions": versions, "machine": machine(), "environment": variables(os.environ.items())}
 

@@ -90,7 +90,7 @@ def show(
     if model is not None:
         cli.check_unread(context, ("settings",), "has no effect beside --model, which has shapes. Leave one out.")
     request = compose.request_of(
-        entries_of(",".join(schemes)), model=None if model is None else loaded(model),
+        entries_of(",".join(schemes)), model=None if model is None else load(model),
         shapes=Shapes(**settings_of(context, SHAPES)), layer=layer, factor=factor, trained_length=trained_length,
         length=length, position=position, head=head,
         channels=tuple(cli.whole_numbers("--channels", [channels], 0)) if channels else None,
@@ -103,7 +103,7 @@ def show(
 
 
 def draw(request: PlotRequest, names: Sequence[str] | None, out: Path | None, *, as_json: bool) -> None:
-    """Compute the plots; write them and show where, or show their numbers."""
+    """Compute the plots; write them and show their files, or show their numbers."""
     from hf_posenc.core.plotting import require_matplotlib
     from hf_posenc.insight.plots import compose, kinds
     from hf_posenc.insight.plots import save as saving
@@ -130,8 +130,8 @@ def draw(request: PlotRequest, names: Sequence[str] | None, out: Path | None, *,
         output.show_text(f"Written to {file}")
 
 
-def loaded(model: str) -> Any:
-    """The model whose shapes and weights are shown."""
+def load(model: str) -> Any:
+    """Load the model whose shapes and weights are shown."""
     from hf_posenc.checkpoints.load import from_pretrained
 
     with output.other_bars_off():

@@ -1,8 +1,8 @@
-"""Try candidate schemes on the model without its weights: every recommendation has been patched once.
+"""Candidate schemes: each is patched into the model without weights, and the ones that fit are ranked.
 
-Ranking: schemes that were measured at the requested factor and found passkeys there; then those with a published claim
-for it; then those for which it is farther than either; then what was measured and found nothing; and last what was not
-measured and evicts tokens. Measured schemes are in their measured order throughout. Ties keep the order of
+Ranks, best first: schemes that found passkeys at the requested factor or a larger one; schemes published at this
+factor; schemes with evidence at smaller factors only; schemes that were measured and found no passkeys; unmeasured
+schemes that evict tokens. Measured schemes keep their measured order. Ties keep the order of
 `hf_posenc.insight.advise.evidence`.
 """
 
@@ -32,7 +32,7 @@ from hf_posenc.schemes.registry import scheme_class, scheme_record
 
 @dataclass(frozen=True)
 class CandidateSetting:
-    """Setting of candidates: the model, the target length, and the use (zero-shot or training)."""
+    """Model, target length and use (``zero-shot`` or ``training``) for which candidates are tried."""
 
     target_model: TargetModel
     memory: Memory
@@ -40,18 +40,18 @@ class CandidateSetting:
     use: str
 
     def recommendation(self, shown: Shown) -> Recommendation:
-        """Return the recommendation of a scheme.
+        """Build the recommendation of a scheme.
 
         Raises:
-            PosEncError: the scheme does not fit.
+            PosEncError: the scheme cannot be patched into the model.
         """
         lengths = self.lengths(shown.scheme)
         options, by_rule = self.options(shown.scheme, lengths)
         scheme = self._built(shown.scheme, lengths | options)
         geometry = scheme.geometry
-        asked = geometry.target_length / geometry.trained_length
+        factor = geometry.target_length / geometry.trained_length
         similar = self._is_like_measured()
-        evidence = measured_for(asked).get(shown.scheme) if similar else None
+        evidence = measured_for(factor).get(shown.scheme) if similar else None
         real = real_rows().get(shown.scheme) if similar else None
         return Recommendation(
             scheme=shown.scheme,
@@ -61,7 +61,7 @@ class CandidateSetting:
             reason=reason_of(shown, real, evidence, by_rule),
             shown_factor=shown.factor,
             source=shown.source,
-            beyond=is_beyond(asked, shown, evidence),
+            beyond=is_beyond(factor, shown, evidence),
             evidence=evidence,
             cache=cache_under(scheme, self.memory, self.target),
             kept=kept_tokens(scheme, self.target),
@@ -71,16 +71,16 @@ class CandidateSetting:
         )
 
     def _built(self, name: str, arguments: Mapping[str, Any]) -> Scheme:
-        """The scheme as the model would have it.
+        """Patch the model without weights, and return the scheme.
 
         Raises:
-            PosEncError: it does not fit.
-            NoEffect: it would compute what the model does already.
+            PosEncError: the scheme cannot be patched into the model.
+            NoEffect: the scheme would not change the model.
         """
         with scheme_set_aside(self.target_model.skeleton):
             patch_model(self.target_model.skeleton, name, **arguments)
             schemes = schemes_of_base(base_model_of(self.target_model.skeleton)[0])
-        # Layers that see a window of keys keep their own positions, and say nothing of the scheme.
+        # Layers with sliding windows may keep the positions of the model: they have `HostRotation`.
         scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
         geometry = scheme.geometry
         if geometry.relative and not differs_from_host(scheme, spread_positions(geometry.target_length), geometry):
@@ -88,18 +88,18 @@ class CandidateSetting:
         return scheme
 
     def lengths(self, scheme: str) -> dict[str, Any]:
-        """Length arguments of `patch_model`; the trained length only where it would take none."""
+        """Return the length arguments of `patch_model`; the trained length only if `patch_model` requires it."""
         target_model, lengths = self.target_model, {"target_length": self.target}
         needed = target_model.overwrites_scaling(scheme)
         return {"trained_length": target_model.counts_from(scheme), **lengths} if needed else lengths
 
     def _is_like_measured(self) -> bool:
-        """Whether schemes without training were measured on such a model: a decoder that rotates queries and keys."""
+        """Whether the measurements apply: zero-shot use of a decoder that rotates queries and keys."""
         geometry = self.target_model.geometry
         return self.use == "zero-shot" and geometry.causal and geometry.rotary is not None
 
     def options(self, scheme: str, lengths: dict[str, int]) -> tuple[dict[str, Any], bool]:
-        """The options that a comparison gives a scheme, or those by rule; and whether some are by rule."""
+        """Return the options of a scheme, from comparisons and from `RULES`, and whether a rule applied."""
         compared: dict[str, Any] = {}
         by_rule: dict[str, Any] = {}
         for part in scheme.split("+"):
@@ -130,33 +130,33 @@ def choose(trial: CandidateSetting, claims: Iterable[Shown]) -> tuple[tuple[Reco
 
 
 def rank(one: Recommendation, target: int) -> tuple[Any, ...]:
-    """Sort key, smaller is better; see the head of this file. Beyond all evidence, larger factors come first."""
-    row, least = one.evidence, one.lengths["target_length"] / one.trained
+    """Return the sort key, smaller is better; the ranks are in the docstring of this module."""
+    row, factor = one.evidence, one.lengths["target_length"] / one.trained
     if row is not None:
-        tier = 3 if not row.finds else 0 if row.factor >= least else 2
+        tier = 3 if not row.finds else 0 if row.factor >= factor else 2
         return tier, -row.factor, 0, *row.order
     if one.kept < target:
         return (4,)
     if one.shown_factor is None:
         return 3, -math.inf
-    return (1,) if one.shown_factor >= least else (2, -one.shown_factor, 1)
+    return (1,) if one.shown_factor >= factor else (2, -one.shown_factor, 1)
 
 
 def is_beyond(factor: float, shown: Shown, evidence: MeasuredRow | None) -> bool:
-    """Whether a factor is farther than any at which the scheme was published or measured to work."""
+    """Whether a factor exceeds all factors at which the scheme was published or measured to work."""
     reaches = (shown.factor, evidence.factor if evidence is not None and evidence.finds else None)
     known = [reach for reach in reaches if reach is not None]
     return factor > max(known) if known else evidence is not None
 
 
 def reason_of(shown: Shown, real: RealRow | None, evidence: MeasuredRow | None, by_rule: bool) -> str:
-    """What a scheme does, what was measured of it, and what is published.
+    """Describe a scheme in one sentence: what it does, measurements, published claim.
 
     Args:
         shown: the scheme with its claim.
-        real: what was measured on a real model.
-        evidence: what was measured on a bundled one.
-        by_rule: whether the printed options are others than those it was measured with.
+        real: its measurement on a real model.
+        evidence: its measurement on a bundled model.
+        by_rule: whether the printed options differ from the measured ones.
     """
     parts = [scheme_record(shown.scheme.split("+")[-1]).title.rstrip(".")]
     if real is not None:
@@ -169,12 +169,12 @@ def reason_of(shown: Shown, real: RealRow | None, evidence: MeasuredRow | None, 
 
 
 def keeps_positions(scheme: str) -> bool:
-    """Whether a scheme, or a composition, works on top of the model's own positions."""
+    """Whether a scheme or composition works on top of the model's own positions."""
     return not any(scheme_class(part).replaces_host for part in scheme.split("+"))
 
 
 def written_out(scheme: Scheme) -> dict[str, int]:
-    """Integer options that the scheme chose itself: its defaults are the papers' rules."""
+    """Return the integer options that the scheme computed from its defaults, the rules of the papers."""
     return {
         name: value
         for part in scheme.schemes
@@ -184,7 +184,7 @@ def written_out(scheme: Scheme) -> dict[str, int]:
 
 
 def well_trained_group(trained: int, target: int, window: int) -> int:
-    """The smallest G that stays within the distances training saw often: W + (target − W) / G < ⅔ L0.
+    """Return the smallest group G for which distances stay well trained: W + (target − W) / G < ⅔ L0.
 
     Long distances are rare in training; the authors' rule of thumb is (½ … ⅔) L0.
     Jin et al. 2024, arXiv:2401.01325; github.com/datamllab/LongLM, "Empirical Rule".
@@ -193,14 +193,14 @@ def well_trained_group(trained: int, target: int, window: int) -> int:
 
 
 def self_extend(geometry: Geometry) -> dict[str, Any]:
-    """A window of a quarter of the trained length: Llama-2's is 1024 of 4096, of the 512 to 1536 its authors name."""
+    """Choose a window of a quarter of the trained length: for Llama-2, 1024 of 4096; its authors name 512 to 1536."""
     trained, target = geometry.trained_length, geometry.target_length
     window = max(1, trained // 4)
     return {"group": well_trained_group(trained, target, window), "window": window} if window < trained else {}
 
 
 def abf(geometry: Geometry) -> dict[str, Any]:
-    """A base of at least 0.0424 L^1.628, in two digits and rounded up, and never less than Llama 2 Long's.
+    """Choose the base 0.0424 L^1.628, rounded up to two digits; at least that of Llama 2 Long, 500,000.
 
     Xiong et al. 2023, arXiv:2309.16039; Xu et al. 2024, "Base of RoPE Bounds Context Length", arXiv:2405.14591.
     """
@@ -210,9 +210,9 @@ def abf(geometry: Geometry) -> dict[str, Any]:
 
 
 def alibi(geometry: Geometry) -> dict[str, Any]:
-    """The model's own slopes over the factor (arXiv:2310.13017), where it has some.
+    """Divide the model's own slopes by the factor, if it has ALiBi (arXiv:2310.13017).
 
-    In an encoder half of the heads attend to each side: |i − j| alone does not distinguish left from right.
+    In an encoder, half of the heads attend to each side, because |i − j| does not distinguish left from right.
     """
     if geometry.slopes is not None:
         own = {} if list(geometry.slopes) == code_slopes(geometry.heads) else {"slopes": list(geometry.slopes)}
@@ -221,7 +221,7 @@ def alibi(geometry: Geometry) -> dict[str, Any]:
 
 
 def learned_interp(geometry: Geometry) -> dict[str, Any]:
-    """Repeat the table, as Longformer did (arXiv:2004.05150, section 5): neighbours stay as far apart as they were."""
+    """Repeat the table, as Longformer does (arXiv:2004.05150, section 5): distances between neighbours stay."""
     return {"mode": "tile"}
 
 

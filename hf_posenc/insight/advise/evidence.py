@@ -1,15 +1,15 @@
-"""Evidence of how far each scheme extends a model: what was measured here, and what others published.
+"""Evidence of how far each scheme extends a model: measurements of this package, and published claims.
 
 ``python docs/make_evidence.py`` makes ``measured.json`` from ranked comparisons on a bundled model at 4 and 8 times its
-trained length. `hf_posenc.advise`, docs/choose.md and the README read it, so that all three recommend the same.
-What was measured on a real model is in the file, too: it is cited first, and has too few schemes to order all.
+trained length. `hf_posenc.advise`, docs/choose.md and the README read it, so that all three recommend the same. The
+file also has measurements on a real model. They are cited first, but cover too few schemes to rank all.
 
-Measured schemes are ordered by the best place they can have in passkey retrieval, given which differences are
-significant, then by that in loss, then by the mean loss to two digits, then by the time of a prefill: a loss alone does
-not show what was forgotten, and places alone do not order what is tied.
+Measured schemes are sorted by their best possible place in passkey retrieval, given the significant differences. Ties
+are sorted by the best possible place in loss, then by mean loss to two digits, then by prefill time. A loss alone does
+not show what was forgotten, and places alone leave ties.
 
-Published claims come second in every ranking, each with its source, as far as it holds for the line that is printed.
-Their order is preference among equals: what changes the model least comes first.
+Published claims rank after measurements. Each has its source, and holds for the printed options. Among equals, the
+scheme that changes the model least comes first.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class MeasuredScore:
     Attributes:
         value: mean over documents.
         low, high: 95 % interval.
-        at_trained: the same scheme with the same factor at the trained length.
-        n: documents.
-        first: the best place that is possible among the lines compared: 1 plus those that are significantly better.
-        command: measures it again.
+        at_trained: score of the same scheme and factor at the trained length.
+        n: number of documents.
+        first: best possible place: 1 plus the number of schemes that are significantly better.
+        command: command that repeats the measurement.
     """
 
     value: float
@@ -47,16 +47,16 @@ class MeasuredScore:
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """A scheme on a model, without training, with the options that a comparison gives it.
+    """Zero-shot measurement of a scheme on a bundled model, with the options that `compare` chooses.
 
     Attributes:
-        model: its name.
+        model: name of the model.
         trained_length, length: tokens.
-        scheme: a name; ``unpatched`` for the model as it is.
+        scheme: name of the scheme, or ``unpatched``.
         loss: cross-entropy loss of the same last tokens, nats/token.
         passkeys: share of passkeys found.
-        prefill, decode: time over that of the unpatched model; None where it was not measured.
-        finds: whether more than half of the passkeys are found, and significantly more than by the unpatched model.
+        prefill, decode: time relative to the unpatched model; None if it was not measured.
+        finds: whether it finds more than half of the passkeys, and significantly more than the unpatched model.
     """
 
     model: str
@@ -71,7 +71,7 @@ class MeasuredRow:
 
     @property
     def factor(self) -> float:
-        """Length over trained length: the factor of the patch."""
+        """Length divided by trained length: the factor of the patch."""
         return self.length / self.trained_length
 
     @property
@@ -88,14 +88,14 @@ class MeasuredRow:
 
 @dataclass(frozen=True)
 class RealRow:
-    """A scheme on a real model, without training, beside the model without it.
+    """Zero-shot measurement of a scheme on a real model, and of the unpatched model.
 
     Attributes:
-        model: its name.
-        factor: length over trained length, and the factor of the patch.
+        model: name of the model.
+        factor: length divided by trained length: the factor of the patch.
         loss, unpatched_loss: cross-entropy loss of the same last tokens, nats/token.
-        found, unpatched_found: numbers found that were hidden in texts of this length.
-        hidden: how many there were.
+        found, unpatched_found: how many of the hidden numbers were found.
+        hidden: how many numbers were hidden in texts of this length.
     """
 
     model: str
@@ -116,32 +116,32 @@ class RealRow:
 
 @lru_cache(maxsize=1)
 def real_rows() -> dict[str, RealRow]:
-    """What was measured on a real model, by scheme."""
+    """Return the measurements on a real model, by scheme."""
     rows = json.loads(FILE.read_text(encoding="utf-8"))["real"]
     return {scheme: RealRow(**row) for scheme, row in rows.items()}
 
 
 @lru_cache(maxsize=1)
 def measured_rows() -> tuple[MeasuredRow, ...]:
-    """All rows, by factor, then best first; the unpatched model is among them."""
-    found = [
+    """Return all rows, the unpatched model included, by factor, then best first."""
+    rows = [
         MeasuredRow(**row | {name: MeasuredScore(**row[name]) for name in ("loss", "passkeys")})
         for row in json.loads(FILE.read_text(encoding="utf-8"))["rows"]
     ]
-    return tuple(sorted(found, key=lambda row: (row.factor, row.order)))
+    return tuple(sorted(rows, key=lambda row: (row.factor, row.order)))
 
 
 def measured_for(factor: float) -> dict[str, MeasuredRow]:
-    """The row of every scheme that says most of a factor: the next larger one that was measured, or the largest."""
-    found: dict[str, MeasuredRow] = {}
+    """Return one row per scheme: at the smallest measured factor of at least ``factor``, else at the largest."""
+    rows: dict[str, MeasuredRow] = {}
     for row in measured_rows():
-        if row.scheme not in found or found[row.scheme].factor < factor:
-            found[row.scheme] = row
-    return found
+        if row.scheme not in rows or rows[row.scheme].factor < factor:
+            rows[row.scheme] = row
+    return rows
 
 
 def measured_at(factor: float) -> list[MeasuredRow]:
-    """The rows of one factor, best first."""
+    """Return the rows of one factor, best first."""
     return [row for row in measured_rows() if row.factor == factor]
 
 
@@ -150,15 +150,15 @@ PositionKind = Literal["rotation", "table", "bias"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A scheme to recommend, with what is published of it.
+    """A scheme to recommend, with its published claim.
 
     Attributes:
         scheme: name or composition.
-        kind: what its model keeps positions in.
-        factor: target over trained length it reached; None where no figure is published.
-        claim: in words; empty where nothing is published, and measurements alone speak for the scheme.
+        kind: where models that it fits keep positions.
+        factor: published target length divided by trained length; None if no figure is published.
+        claim: the claim in words; empty if only measurements support the scheme.
         source: arXiv id or address of the claim.
-        encoders: whether it suffices alone in an encoder, where order must not get lost.
+        encoders: whether it suffices in an encoder, which has no causal mask to show the order of tokens.
     """
 
     scheme: str
@@ -221,11 +221,11 @@ WITH_TRAINING = (
 )
 
 SEARCHED = ("longrope",)
-"""Schemes whose options are searched for each model; what was measured without a search is no reason to begin there."""
+"""Schemes whose options are searched per model; measurements without a search do not count for them."""
 
 
 def zero_shot_candidates() -> list[Shown]:
-    """The published schemes, and those that found passkeys where the unpatched model does not, published or not."""
+    """Return the published schemes, and those that found significantly more passkeys than the unpatched model."""
     published = {shown.scheme for shown in ZERO_SHOT} | set(SEARCHED)
-    found = dict.fromkeys(row.scheme for row in measured_rows() if row.finds and row.scheme not in published)
-    return [*ZERO_SHOT, *(Shown(scheme, "rotation", None, "", "", encoders=False) for scheme in found)]
+    measured = dict.fromkeys(row.scheme for row in measured_rows() if row.finds and row.scheme not in published)
+    return [*ZERO_SHOT, *(Shown(scheme, "rotation", None, "", "", encoders=False) for scheme in measured)]

@@ -2,14 +2,14 @@
 
 Nothing is loaded or computed. A training step is estimated from:
 
-weights       of the model, in its dtype; or with its linear layers in 4 bits (QLoRA)
-trained       16 bytes a trained number: itself, its gradient and two moments of AdamW, in float32; 12 for
-              weights of the model itself that are float32 already
-activations   what a forward pass keeps for the backward pass, per token: counted by running it without values
-loss          the logits of a chunk of tokens with their gradient (`hf_posenc.training.chunked_loss`)
+weights       weights of the model in its dtype, or with linear layers in 4 bits (QLoRA)
+trained       16 bytes per trained parameter: value, gradient and two moments of AdamW in float32; 12 if the value is
+              a float32 weight of the model, which is counted above
+activations   tensors that a forward pass keeps for the backward pass, counted in a pass on the meta device
+loss          logits of a chunk of tokens with their gradient (`hf_posenc.training.chunked_loss`)
 
-Attention without fused kernels, other processes and fragmentation come on top; tests hold the estimate within a factor
-of 1.15 of what the tensors of a real step take.
+The estimate leaves out attention without fused kernels, other processes and fragmentation. Tests hold it within a
+factor of 1.15 of the memory of a real step's tensors.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 FLOAT32 = 4
 TRAINED = 4 * FLOAT32
 SHORT, LONG = 64, 128
-"""Tokens of the two passes that are counted."""
-FOUR_BIT = (4 + 0.127) / 8  # bytes a number, with its share of the constants: QLoRA, arXiv:2305.14314, section 3
+"""Lengths in tokens of the two passes in which activations are counted."""
+FOUR_BIT = (4 + 0.127) / 8  # bytes per weight, quantisation constants included: QLoRA, arXiv:2305.14314, section 3
 GIB = 1024**3
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -44,11 +44,11 @@ class Memory:
     """Memory in bytes.
 
     Attributes:
-        dtype: of weights and cache.
-        weights: of the model.
-        cache: of the unpatched model at the target length, for one text; 0 where it has none, as an encoder.
-        token: bytes of the cache per token.
-        ram, gpu: of this machine, in all: main memory, and the largest GPU's; None where unknown or absent.
+        dtype: dtype of weights and cache.
+        weights: memory of the weights.
+        cache: KV cache of one text at the target length in the unpatched model; 0 for an encoder.
+        token: KV cache per token.
+        ram, gpu: main memory of this machine, and memory of its largest GPU; None if unknown or absent.
     """
 
     dtype: str
@@ -60,9 +60,9 @@ class Memory:
 
     @property
     def largest(self) -> tuple[int, str] | None:
-        """Memory a model would run in, and its name: that of one GPU, where there is one."""
-        found = [(self.gpu, "GPU memory"), (self.ram, "RAM")]
-        return next(((count, name) for count, name in found if count), None)
+        """Memory that a model can use, and its name: that of one GPU if there is one, else main memory."""
+        memories = [(self.gpu, "GPU memory"), (self.ram, "RAM")]
+        return next(((count, name) for count, name in memories if count), None)
 
 
 def skeleton(config: PreTrainedConfig, dtype: str | None = None) -> PreTrainedModel:
@@ -75,7 +75,7 @@ def skeleton(config: PreTrainedConfig, dtype: str | None = None) -> PreTrainedMo
 
 
 def measured(model: PreTrainedModel, target: int, *, causal: bool) -> Memory:
-    """Memory of a skeleton and of its cache at ``target`` tokens; layers with a window keep no more than that."""
+    """Measure the memory of a model on the meta device; layers with a window cache at most the window."""
     cache = cache_bytes(model, target) if causal else 0
     return Memory(
         dtype=str(model.dtype).removeprefix("torch."),
@@ -88,7 +88,7 @@ def measured(model: PreTrainedModel, target: int, *, causal: bool) -> Memory:
 
 
 def cache_bytes(model: PreTrainedModel, length: int) -> int:
-    """Bytes of keys and values of one text."""
+    """Return the bytes of keys and values of one text of ``length`` tokens."""
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -100,33 +100,33 @@ def cache_bytes(model: PreTrainedModel, length: int) -> int:
 
 
 def kept_tokens(scheme: Scheme, target: int) -> int:
-    """Tokens in a full cache under a scheme."""
-    kept = scheme.kept_keys
-    return target if kept is None else min(target, sum(kept))
+    """Return the number of tokens in a full cache under a scheme."""
+    parts = scheme.kept_keys
+    return target if parts is None else min(target, sum(parts))
 
 
 def cache_under(scheme: Scheme, memory: Memory, target: int) -> int:
-    """Bytes of the cache of one text under a scheme.
+    """Return the bytes of the cache of one text under a scheme.
 
-    A key kept twice takes half as much again, and a wider key in proportion; keys and values for every query head as
-    often as these are more.
+    A wider key takes more in proportion, a second copy of the keys half as much again, and keys and values for every
+    query head a multiple.
     """
-    usual = 2 * scheme.geometry.head_dim  # of a key and its value
-    share = kept_tokens(scheme, target) * memory.token * (usual // 2 + scheme.key_width) // usual
-    kept = {part.record.cache for part in scheme.schemes}
-    if "heads" in kept:
-        share = share * scheme.geometry.heads // scheme.geometry.kv_heads
-    return share * 3 // 2 if "copies" in kept and not scheme.caches_one_key else share
+    width = 2 * scheme.geometry.head_dim  # channels of a key and its value
+    cache = kept_tokens(scheme, target) * memory.token * (width // 2 + scheme.key_width) // width
+    contents = {part.record.cache for part in scheme.schemes}
+    if "heads" in contents:
+        cache = cache * scheme.geometry.heads // scheme.geometry.kv_heads
+    return cache * 3 // 2 if "copies" in contents and not scheme.caches_one_key else cache
 
 
 def gpu_memory() -> int | None:
-    """Memory of the largest CUDA device in bytes."""
+    """Return the memory of the largest CUDA device in bytes; None without one."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return max((torch.cuda.get_device_properties(n).total_memory for n in range(count)), default=None)
 
 
 def size(count: int) -> str:
-    """Bytes in the largest binary unit of which there is at least one: ``"512 KiB"``, ``"12.6 GiB"``."""
+    """Format bytes in the largest binary unit that fits: ``"512 KiB"``, ``"12.6 GiB"``."""
     value, unit = float(count), 0
     while value >= 1024 and unit < len(BINARY) - 1:
         value, unit = value / 1024, unit + 1
@@ -135,18 +135,18 @@ def size(count: int) -> str:
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes of a training step on one row.
+    """Memory of a training step on one row, in bytes.
 
     Attributes:
         method: the training method.
         length: tokens of the row.
-        width, words, itemsize: of the hidden states, of the vocabulary, and of a number in bytes.
-        numbers: how many are trained.
+        width, words, itemsize: hidden size, vocabulary size, and bytes per number.
+        numbers: number of trained parameters.
         weights, trained, activations, loss: see `hf_posenc.insight.advise.memory`.
-        four_bit: weights with the linear layers in 4 bits, and the largest of them computed from these.
-        gathered: weights that a card holds besides its share, where several share them: two layers, and all that is in
-            none, as embeddings are.
-        checkpointed: activations with gradient checkpointing: the input of every layer, and one layer's own.
+        four_bit: weights with linear layers in 4 bits, and the largest of these layers in the dtype of the model.
+        gathered: weights that a card gathers besides its shard: two layers, and weights outside layers such as
+            embeddings.
+        checkpointed: activations with gradient checkpointing: the inputs of all layers, and those within one layer.
     """
 
     method: str
@@ -165,16 +165,16 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of weights, trained parameters, activations and loss."""
         return self.weights + self.trained + self.activations + self.loss
 
     @property
     def total_checkpointed(self) -> int:
-        """All of it with gradient checkpointing."""
+        """The same sum with gradient checkpointing."""
         return self.weights + self.trained + self.checkpointed + self.loss
 
     def at(self, length: int) -> TrainingMemory:
-        """The same for a row of another length: what is kept is so many bytes per token."""
+        """Return the memory for a row of another length; activations are proportional to the length."""
         return replace(
             self,
             length=length,
@@ -187,15 +187,15 @@ class TrainingMemory:
 def training_memory(
     model: PreTrainedModel, length: int, *, method: MethodName = "lora", rank: int = 16, train_embeddings: bool = True
 ) -> TrainingMemory | None:
-    """Memory of a training step of a model on the meta device, which PEFT is put around.
+    """Estimate the memory of a training step of a model on the meta device.
 
     Args:
-        model: without values; it must not be used afterwards.
+        model: model on the meta device; PEFT wraps it, so do not use it afterwards.
         length: tokens of a row.
-        method, rank, train_embeddings: as `hf_posenc.training.Training` takes them.
+        method, rank, train_embeddings: as in `hf_posenc.training.Training`.
 
     Returns:
-        The estimate; None where PEFT is not installed, or the model cannot be run without values.
+        The estimate; None if PEFT is not installed, or the model cannot run on the meta device.
     """
     try:
         from hf_posenc.training.config import Training
@@ -205,8 +205,8 @@ def training_memory(
         weights, four_bit = model.get_memory_footprint(return_buffers=False), four_bit_bytes(model)
         training = Training(length=length, steps=1, method=method, rank=rank, train_embeddings=train_embeddings)
         check_method(method, model)
-        added = peft_config_of(model, training)
-        trained = adapted(model, added)
+        peft_config = peft_config_of(model, training)
+        trained = adapted(model, peft_config)
         numbers = sum(trained_by_kind(trained).values())
         activations = kept_for_backward(trained, length)
     except (ImportError, PosEncError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
@@ -223,7 +223,7 @@ def training_memory(
         weights=weights,
         four_bit=four_bit,
         gathered=gathered_bytes(model, weights, layers),
-        trained=(TRAINED - (FLOAT32 if added is None and model.dtype == torch.float32 else 0)) * numbers,
+        trained=(TRAINED - (FLOAT32 if peft_config is None and model.dtype == torch.float32 else 0)) * numbers,
         activations=activations,
         loss=loss_bytes(length, width, int(config.vocab_size), model.dtype.itemsize),
         checkpointed=activations // layers + layers * length * width * model.dtype.itemsize,
@@ -231,7 +231,7 @@ def training_memory(
 
 
 def four_bit_bytes(model: PreTrainedModel) -> int:
-    """Weights with all linear layers but the output layer in 4 bits, and the largest of these as it is multiplied."""
+    """Return the bytes of weights with linear layers in 4 bits, except the output layer, plus the largest unpacked."""
     from hf_posenc.training.trained_layers import is_linear
 
     output: Any = model.get_output_embeddings()
@@ -241,25 +241,26 @@ def four_bit_bytes(model: PreTrainedModel) -> int:
 
 
 def gathered_bytes(model: Any, weights: int, layers: int) -> int:
-    """Two layers, and embeddings and output layer, once more where they are trained."""
+    """Return the bytes of two layers, of the embeddings and of the output layer."""
     whole = (model.get_input_embeddings(), model.get_output_embeddings())
     outside = {weight: weight.nbytes for module in whole if module is not None for weight in module.parameters()}
     return sum(outside.values()) + 2 * (weights - sum(outside.values())) // layers
 
 
 def loss_bytes(length: int, width: int, words: int, itemsize: int) -> int:
-    """Logits of one chunk, and the gradient of all hidden states."""
+    """Return the bytes of the logits of one chunk, and of the gradient of all hidden states."""
     from hf_posenc.training.chunked_loss import FEWEST
 
     chunk = min(length, max(FEWEST, length * width // words))
-    logits = FLOAT32 + 2 * itemsize  # in the dtype of the model, as float32, and rounded again
+    logits = FLOAT32 + 2 * itemsize  # bytes per logit: in the dtype of the model, in float32, and rounded again
     return logits * chunk * words + itemsize * length * width
 
 
 def kept_for_backward(model: Any, length: int) -> int:
-    """Bytes that a forward pass over ``length`` tokens keeps, without the matrix of attention probabilities.
+    """Return the bytes that a forward pass over ``length`` tokens keeps, without the attention matrix.
 
-    Two short passes give both coefficients of a L + b L², and b L² is that matrix, which fused kernels do not hold.
+    Two short passes give the coefficients of a L + b L². The term b L² is the attention matrix, which fused kernels do
+    not store.
     """
     short, long = saved_bytes(model, SHORT) / SHORT, saved_bytes(model, LONG) / LONG
     square = (long - short) / (LONG - SHORT)
@@ -267,19 +268,20 @@ def kept_for_backward(model: Any, length: int) -> int:
 
 
 def saved_bytes(model: Any, length: int) -> int:
-    """Bytes of all tensors that a forward pass over one row saves, parameters left out; shared memory counts once."""
-    kept: dict[int, tuple[int, Tensor]] = {}
+    """Return the bytes of tensors that a forward pass over one row saves; without parameters, shared storage once."""
+    saved: dict[int, tuple[int, Tensor]] = {}
     weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in weights:
-            kept[storage._cdata] = storage.nbytes(), tensor
+            saved[storage._cdata] = storage.nbytes(), tensor
         return tensor
 
     ids = torch.zeros((1, length), dtype=torch.long, device="meta")
-    mask = torch.zeros((1, 1, length, length), dtype=torch.bool, device="meta")  # as it is: no value is looked at
+    # A mask of four axes is used as it is: no values are read.
+    mask = torch.zeros((1, 1, length, length), dtype=torch.bool, device="meta")
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = model.train()(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
     del output
-    return sum(size for size, _ in kept.values())
+    return sum(size for size, _ in saved.values())

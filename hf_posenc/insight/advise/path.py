@@ -18,16 +18,16 @@ from hf_posenc.training.emit.run import CHECKPOINT, OUTPUT
 from hf_posenc.training.emit.trl import TRL
 
 TRAINED_ON, MEASURED_ON = "hub:emozilla/pg19:train", "hub:emozilla/pg19:validation"
-"""PG-19: books, which YaRN was trained on (arXiv:2309.00071, section 4.1)."""
+"""PG-19, the books that YaRN was trained on (arXiv:2309.00071, section 4.1)."""
 
 
 @dataclass(frozen=True)
 class Portable:
-    """Where a scheme can go from this package.
+    """Where a scheme can be used outside this package.
 
     Attributes:
-        plain: whether the configuration of transformers says it, for other programs to read.
-        named: whether an adapter that another framework trains is saved with it.
+        plain: whether a plain transformers configuration can express it.
+        named: whether an adapter trained by another framework names it.
         in_parts: whether several cards can share a row.
     """
 
@@ -37,10 +37,10 @@ class Portable:
 
     @classmethod
     def of(cls, skeleton: Any, one: Recommendation) -> Portable:
-        """That of a recommendation, tried on the model without weights."""
-        given: dict[str, Any] = {**one.lengths, **one.options}
+        """Find out for a recommendation, on the model without weights."""
+        arguments: dict[str, Any] = {**one.lengths, **one.options}
         with scheme_set_aside(skeleton):
-            patch_model(skeleton, one.scheme, **given)
+            patch_model(skeleton, one.scheme, **arguments)
             plain = plain_form(skeleton)
             schemes = schemes_of_base(base_model_of(skeleton)[0])
             in_parts = all(scheme.geometry.causal and computed_in_parts(scheme) for scheme in schemes)
@@ -48,12 +48,12 @@ class Portable:
 
 
 def commands_of(plan: Plan, one: Recommendation, scheme: Portable) -> tuple[str, ...]:
-    """The commands, in order; none where no row fits, or where the checkpoint has no head.
+    """Return the commands in order; none if no row fits, or if the checkpoint has no head.
 
     Args:
         plan: what fits on the cards.
         one: the recommendation to follow.
-        scheme: where its scheme can go.
+        scheme: where its scheme can be used.
     """
     if not plan.row or not one.has_head:
         return ()
@@ -77,7 +77,7 @@ def commands_of(plan: Plan, one: Recommendation, scheme: Portable) -> tuple[str,
 
 
 def train(plan: Plan, one: Recommendation, folder: str, *, restored: bool) -> list[str]:
-    """In one command; where cards share rows, written for TRL and started there."""
+    """Return the training command; if cards share rows, the commands that write the run for TRL and start it."""
     best, cards, target = plan.best, plan.cards.count, one.lengths["target_length"]
     words = [*one.training_words(checkpointing=best.checkpointing), "--dtype", best.dtype]
     words += ["--text", TRAINED_ON, "--set", "streaming=true"]
@@ -87,7 +87,7 @@ def train(plan: Plan, one: Recommendation, folder: str, *, restored: bool) -> li
         words += ["--emit", "trl", "--set", f"cards={cards}", "--out", folder]
         return [shlex.join(words), f"(cd {shlex.quote(folder)} && {TRL.start(restored=restored, cards=cards)})"]
     words += ["--held-out", MEASURED_ON]
-    if plan.row < target:  # what does not fit in training is measured afterwards
+    if plan.row < target:  # longer lengths do not fit beside training, and are measured afterwards
         lengths = sorted({one.trained, plan.row})
         words += ["--set", f"eval_lengths=[{','.join(map(str, lengths))}]"]
     launched = ["accelerate", "launch", "--num_processes", str(cards), "-m", "hf_posenc.cli"]
@@ -95,5 +95,5 @@ def train(plan: Plan, one: Recommendation, folder: str, *, restored: bool) -> li
 
 
 def command(name: str, model: str, *words: str) -> str:
-    """A command on a model."""
+    """Format a command of this package on a model."""
     return shlex.join(["hf-posenc", name, "--model", model, *words])

@@ -1,7 +1,7 @@
-"""What fits on given cards, and the commands of the whole path: fine-tune, merge, measure, export, serve.
+"""Plan for given cards: which ways to train fit, how long rows and texts may be, and the commands.
 
-Several cards share a row: each holds a part of its tokens and of the weights, trained or not, and gathers the layers
-it computes (FSDP2 with context parallelism). A scheme that needs whole rows is trained on a whole row in each card.
+Several cards share a row: each holds a part of its tokens and a shard of the weights, and gathers the layers that it
+computes (FSDP2 with context parallelism). For a scheme that needs whole rows, each card trains on a row of its own.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.training.emit.cards import unit_of
 
 SHARE = 0.9
-"""Of a card's memory: CUDA's context, workspaces of kernels and fragments take the rest."""
+"""Share of a card's memory for tensors; the CUDA context, kernel workspaces and fragmentation take the rest."""
 STEP = 256
-"""The longest row that fits is a multiple of so many tokens a card."""
+"""Tokens per card that the longest row is rounded down to a multiple of."""
 WRITTEN = re.compile(r"(?:(\d{1,4})x)?(\d{1,4}(?:\.\d+)?)", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
 class Cards:
-    """The GPUs to train and to serve on: how many, and bytes of one."""
+    """GPUs to train and to serve on: their number, and the bytes of one."""
 
     count: int
     memory: int
 
     @classmethod
-    def of(cls, written: str | float) -> Cards:
-        """Read ``"80"`` or ``"8x80"``, in GiB.
+    def of(cls, text: str | float) -> Cards:
+        """Parse ``"80"`` or ``"8x80"``, in GiB.
 
         Raises:
-            OptionOutOfRange: it is neither.
+            OptionOutOfRange: the text has neither form.
         """
-        found = WRITTEN.fullmatch(str(written).strip())
-        count, memory = (int(found[1] or 1), round(float(found[2]) * GIB)) if found else (0, 0)
+        match = WRITTEN.fullmatch(str(text).strip())
+        count, memory = (int(match[1] or 1), round(float(match[2]) * GIB)) if match else (0, 0)
         if not (count and memory):
             raise OptionOutOfRange(
-                f"gpu takes the memory of a card in GiB, got {shown(written)}. Write 80, or 8x80 for eight cards."
+                f"gpu takes the memory of a card in GiB, got {shown(text)}. Write 80, or 8x80 for eight cards."
             )
         return cls(count, memory)
 
     @property
     def room(self) -> int:
-        """Bytes of one card that tensors may take."""
+        """Bytes of one card that tensors may use."""
         return int(SHARE * self.memory)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A way to train, and how far it fits.
+    """A way to train, and the longest row that fits with it.
 
     Attributes:
-        dtype: of the frozen weights: ``bfloat16``, or ``4bit`` for QLoRA.
-        checkpointing: whether with gradient checkpointing.
-        needed: bytes in each card for one row as the scheme is trained.
-        longest: tokens of the longest row that fits, at most as long as that; 0 where none does.
+        dtype: dtype of the frozen weights: ``bfloat16``, or ``4bit`` for QLoRA.
+        checkpointing: whether it uses gradient checkpointing.
+        needed: bytes per card for one row of the length that the scheme trains on.
+        longest: tokens of the longest row that fits, at most that length; 0 if none fits.
     """
 
     dtype: str
@@ -73,15 +73,15 @@ class Plan:
     """Training and serving on given cards.
 
     Attributes:
-        cards: which.
-        scheme: the recommendation with training that the commands follow; empty where there is none.
+        cards: the cards.
+        scheme: scheme of the recommendation that the commands follow.
         shared: whether the cards share each row.
-        fits: ways to train, the one that costs least time first.
-        wanted: tokens of a row as the scheme is trained: the target length, or the trained one of PoSE.
-        row: tokens of a row in the commands; 0 where none fits that is longer than the trained length.
+        fits: ways to train, the fastest first.
+        wanted: tokens of a row that the scheme trains on: the target length, or the trained length with PoSE.
+        row: tokens of a row in the commands; 0 if no row fits that is longer than the trained length.
         served: tokens of the longest text whose cache fits beside the weights, at most the target length.
-        measured: the same with what a forward pass takes, on one card.
-        commands: in order.
+        measured: tokens of the longest text that one card can evaluate, with the memory of a forward pass.
+        commands: the commands, in order.
     """
 
     cards: Cards
@@ -96,22 +96,22 @@ class Plan:
 
     @property
     def best(self) -> Fit:
-        """The way with the longest row, the first of those that are alike."""
+        """The way with the longest row, and of equals the first."""
         return max(self.fits, key=lambda way: way.longest)
 
 
 def plan(
     cards: Cards, one: Recommendation, step: TrainingMemory, memory: Memory, layer: int, *, in_parts: bool
 ) -> Plan:
-    """What fits, without the commands.
+    """Compute the plan without its commands.
 
     Args:
-        cards: to train and to serve on.
+        cards: cards to train and to serve on.
         one: the recommendation to follow.
         step: memory of a training step in bfloat16.
-        memory: of the model in bfloat16.
-        layer: bytes that a layer of it keeps of a token for its backward pass, more than it takes without one.
-        in_parts: whether several cards can share a row under its scheme.
+        memory: memory of the model in bfloat16.
+        layer: bytes per token that one layer keeps for the backward pass; an upper bound for a forward pass alone.
+        in_parts: whether several cards can share a row under the scheme.
     """
     target, shared = one.lengths["target_length"], cards.count > 1 and in_parts
     wanted = one.trained if any(scheme_class(part).recipe for part in one.scheme.split("+")) else target
@@ -125,13 +125,13 @@ def plan(
 
 
 def longest(room: int, token: int, target: int) -> int:
-    """Tokens that fit: the target, or a multiple of `STEP`."""
+    """Return the number of tokens that fit: the target, or a multiple of `STEP`."""
     count = max(0, room) // token if token else target
     return target if count >= target else count - count % STEP
 
 
 def fit(cards: Cards, step: TrainingMemory, dtype: str, checkpointing: bool, *, shared: bool) -> Fit:
-    """How far one way to train fits."""
+    """Compute the memory and the longest row of one way to train."""
     count = cards.count if shared else 1
 
     def needed(length: int) -> int:

@@ -30,23 +30,23 @@ def advise(
     dtype: str | None = None,
     gpu: str | float | None = None,
 ) -> Advice:
-    """Recommend schemes and options that extend a model to a length, with their memory. Loads no weights.
+    """Recommend schemes and options that extend a model to a length, with their memory, without loading weights.
 
     Args:
         model: a loaded model, a configuration, or the name of a model or PEFT adapter. From a name, only the
             configuration is loaded.
         target_length: tokens; also ``"128k"``, where k is 1024.
-        name: name of the model in the commands; by default as given.
-        dtype: of weights and cache, such as ``"bfloat16"``; by default as the configuration has it.
-        gpu: memory of a card in GiB, such as ``80``, or ``"8x80"`` for eight: what training fits there, and the
-            commands from fine-tuning to serving.
+        name: name of the model in the commands; by default that of ``model``.
+        dtype: dtype of weights and cache, such as ``"bfloat16"``; by default that of the configuration.
+        gpu: memory of a card in GiB, such as ``80``, or ``"8x80"`` for eight cards. The advice then says what fits on
+            them, with the commands from fine-tuning to serving.
 
     Returns:
-        The advice; ``print`` it, or take ``to_dict()``.
+        The advice; ``print`` it, or call ``to_dict()``.
 
     Raises:
-        LengthContradiction: the target is no length.
-        OptionOutOfRange: ``gpu`` names no cards.
+        LengthContradiction: the target is not a valid length.
+        OptionOutOfRange: ``gpu`` cannot be parsed.
         UnsupportedModel: there is no adapter for the architecture, or transformers itself does not know it.
         AlreadyPatched: the model carries a scheme.
     """
@@ -65,50 +65,49 @@ def advise(
     advice = with_recommendations(advice, target_model, dtype)
     if cards is not None and advice.training:
         advice = replace(advice, plan=plan_of(cards, advice, target_model))
-    found = [*warnings_of(advice, target_model), *([NO_PLAN] if cards is not None and advice.plan is None else [])]
-    return replace(advice, warnings=tuple(found))
+    no_plan = [NO_PLAN] if cards is not None and advice.plan is None else []
+    return replace(advice, warnings=(*warnings_of(advice, target_model), *no_plan))
 
 
 def with_recommendations(advice: Advice, model: TargetModel, dtype: str | None) -> Advice:
-    """Add the recommendations past the model's reach, for both uses.
+    """Add zero-shot and training recommendations, if the target exceeds the model's own context length.
 
     Args:
-        advice: about the model and the target length, without recommendations.
-        model: what is advised about.
-        dtype: of weights and cache, as `advise` takes it.
+        advice: advice without recommendations.
+        model: the model that is advised about.
+        dtype: dtype of weights and cache, as in `advise`.
     """
     memory, target = advice.memory, advice.target_length
     untuned = CandidateSetting(model, memory, target, "zero-shot")
     if target <= model.reach:
         return advice
     zero_shot, refused = choose(untuned, untrained(model))
-    training, also = choose(CandidateSetting(model, memory, target, "training"), WITH_TRAINING)
-    refused = refused | also
+    training, refused_training = choose(CandidateSetting(model, memory, target, "training"), WITH_TRAINING)
     step = training_memory(skeleton(model.config, dtype), target)
     tight = step is not None and memory.largest is not None and step.total > memory.largest[0]
     return replace(
         advice,
         zero_shot=zero_shot,
         training=tuple(replace(one, checkpointing=tight) for one in training),
-        refused=refused,
+        refused=refused | refused_training,
         training_memory=step,
     )
 
 
 def plan_of(cards: Cards, advice: Advice, model: TargetModel) -> Plan | None:
-    """The plan for the first recommendation with training; None where the memory of a step is not known."""
+    """Plan the first recommendation with training; None if the memory of a training step is unknown."""
     target, one = advice.target_length, advice.training[0]
     step, bare = training_memory(skeleton(model.config, "bfloat16"), target), skeleton(model.config, "bfloat16")
     if step is None:
         return None
     memory, scheme = measured(bare, target, causal=model.geometry.causal), Portable.of(bare, one)
     layer = kept_for_backward(bare, target) // (model.config.num_hidden_layers * target)
-    found = plan(cards, one, step, memory, layer, in_parts=scheme.in_parts)
-    return replace(found, commands=commands_of(found, one, scheme))
+    without_commands = plan(cards, one, step, memory, layer, in_parts=scheme.in_parts)
+    return replace(without_commands, commands=commands_of(without_commands, one, scheme))
 
 
 def untrained(target_model: TargetModel) -> list[Shown]:
-    """Candidates for zero-shot use: a scaling that the weights were tuned under is stretched and not replaced."""
+    """Return the zero-shot candidates; a scaling that the weights were tuned with is extended, not replaced."""
     if target_model.scaling is None:
         return zero_shot_candidates()
     able = [
@@ -120,7 +119,7 @@ def untrained(target_model: TargetModel) -> list[Shown]:
 
 
 def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
-    """Yield what is not feasible, or must be known first, in one or two sentences each; the graver ones first."""
+    """Yield warnings of one or two sentences each, the most serious first."""
     reach, target, memory = advice.reach, advice.target_length, advice.memory
     if target <= reach:
         yield f"The model reaches {reach:,} tokens as it stands: there is nothing that must be done for {target:,}."
@@ -145,7 +144,7 @@ def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
 
 
 def training_warnings(advice: Advice) -> Iterator[str]:
-    """Yield that no way to train a whole row fits: on the cards that were named, else on this machine."""
+    """Yield a warning if training on a whole row does not fit on the given cards, or else on this machine."""
     plan, step, largest = advice.plan, advice.training_memory, advice.memory.largest
     if plan is not None and plan.best.longest < plan.wanted:
         least, room = min(way.needed for way in plan.fits), plan.cards.room

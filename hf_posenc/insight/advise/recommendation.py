@@ -1,4 +1,4 @@
-"""A scheme that fits a model and a length, with the commands that try it."""
+"""A scheme that fits a model and a target length, with the commands that try it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Recommendation:
     Attributes:
         scheme: name or composition.
         use: ``zero-shot`` or ``training``.
-        options: of the scheme, by the paper's rules.
+        options: options of the scheme, by the rules of its paper.
         lengths: length arguments of `patch_model`: the target, and the trained length where the configuration is wrong.
         reason: what it does, what was measured, and the published claim.
-        shown_factor: the largest published target over trained length; None where no figure is published.
-        source: of that claim, an arXiv id or an address; empty without one.
-        beyond: whether this target is beyond all published and measured ones.
+        shown_factor: largest published target length divided by trained length; None if no figure is published.
+        source: arXiv id or address of that claim; empty without a claim.
+        beyond: whether the target exceeds all published and measured factors.
         cache: bytes of keys and values of one text at the target length.
-        kept: tokens the cache holds; others are evicted.
-        model: as on the command line.
-        trained: tokens the weights saw.
+        kept: tokens that the cache keeps; others are evicted.
+        model: name of the model on the command line.
+        trained: trained length in tokens.
         has_head: whether the checkpoint has a head, without which no command can measure or train it.
         checkpointing: whether training needs gradient checkpointing on this machine.
-        evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
+        evidence: zero-shot measurement of the scheme on a bundled model; None if there is none.
     """
 
     scheme: str
@@ -50,9 +50,9 @@ class Recommendation:
 
     @property
     def patch(self) -> str:
-        """The call of `patch_model`."""
-        given = {**self.lengths, **self.options}
-        call = f"patch_model(model, {', '.join([repr(self.scheme), *(f'{k}={v!r}' for k, v in given.items())])})"
+        """The call of `patch_model`, as Python code."""
+        arguments = {**self.lengths, **self.options}
+        call = f"patch_model(model, {', '.join([repr(self.scheme), *(f'{k}={v!r}' for k, v in arguments.items())])})"
         return call.replace("'", '"')
 
     @property
@@ -62,12 +62,12 @@ class Recommendation:
 
     @property
     def compare(self) -> str:
-        """The command that compares it with the unpatched model."""
+        """The command that compares the scheme with the unpatched model."""
         return compare_command([self])
 
     @property
     def entry(self) -> str:
-        """The scheme with its options, as ``--schemes`` takes it."""
+        """The scheme with its options, in the form of ``--schemes``."""
         words = ",".join(f"{name}={value}" for name, value in self.all_options.items())
         return f"{self.scheme}:{words}" if words else self.scheme
 
@@ -79,24 +79,24 @@ class Recommendation:
 
     @property
     def finetune(self) -> str:
-        """The command that fine-tunes it."""
+        """The command that fine-tunes the model under the scheme."""
         return shlex.join(self.training_words(checkpointing=self.checkpointing))
 
     def training_words(self, *, checkpointing: bool) -> list[str]:
-        """The words of that command."""
+        """Return the words of the fine-tuning command."""
         words = ["hf-posenc", "finetune", "--model", self.model, *self.scheme_words]
         if checkpointing:
             words += ["--set", "gradient_checkpointing=true"]
         return words
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, with the commands that can run."""
+        """Return plain values for JSON, with the commands that can run."""
         names = ["compare", *(["finetune"] if self.use == "training" else [])] if self.has_head else []
         return {**asdict(self), **{name: getattr(self, name) for name in ("patch", *names)}}
 
 
 def compare_command(compared: Sequence[Recommendation]) -> str:
-    """The command that compares recommendations for one model with the unpatched model, and with each other."""
+    """Return the command that compares recommendations for one model with each other and with the unpatched model."""
     first = compared[0]
     lengths = ",".join(map(str, sorted({first.lengths["target_length"], *(one.trained for one in compared)})))
     schemes = [f"unpatched,{first.entry}", *(one.entry for one in compared[1:])]

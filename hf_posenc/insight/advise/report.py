@@ -17,21 +17,21 @@ SHOWN = 4  # recommendations of each kind that are printed in full
 
 @dataclass(frozen=True)
 class Advice:
-    """Trained length of a model, and schemes that extend it to another. Prints as a short text.
+    """Recommendations for a model and a target length. Prints as a short text.
 
     Attributes:
-        model: name or path as given.
-        model_type: as its configuration has it.
+        model: name or path of the model.
+        model_type: ``model_type`` of its configuration.
         positions: its positional encoding, in words.
-        trained_length: tokens the weights saw.
-        reach: context length of the unchanged model, with a scaling it has already.
-        target_length: requested tokens.
-        memory: bytes of weights and cache.
+        trained_length: trained length in tokens.
+        reach: context length of the unpatched model, its own scaling included.
+        target_length: requested context length in tokens.
+        memory: memory of weights and cache.
         zero_shot, training: recommendations, best first.
-        refused: each scheme that does not fit here, with the reason.
-        warnings: what is not feasible, or has no evidence.
-        training_memory: bytes of a LoRA step on one row of the target length; None if unknown.
-        plan: training that fits on the named cards, with its commands; None without cards, or if nothing fits.
+        refused: schemes that do not fit, each with the reason.
+        warnings: one or two sentences each.
+        training_memory: memory of a LoRA step on one row of the target length; None if unknown.
+        plan: plan for the given cards, with its commands; None without cards, or if its memory is unknown.
     """
 
     model: str
@@ -50,12 +50,12 @@ class Advice:
 
     @property
     def factor(self) -> float:
-        """Target length over trained length."""
+        """Target length divided by trained length."""
         return self.target_length / self.trained_length
 
     @property
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """All recommendations, zero-shot ones first."""
+        """All recommendations, zero-shot first."""
         return (*self.zero_shot, *self.training)
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Advice:
         return [line for name, value in facts.items() if value for line in _wrapped(f"{name:<12}{value}", 2, 14)]
 
     def _training(self) -> str:
-        """Memory of a LoRA run, where it is known."""
+        """Describe the memory of a LoRA run; empty if unknown."""
         step = self.training_memory
         if step is None:
             return ""
@@ -106,21 +106,21 @@ class Advice:
         return [head, *_wrapped(one.reason, 5, 5), *_wrapped(one.patch, 5, 9)]
 
     def _evicts(self, one: Recommendation) -> str:
-        """What stands behind a scheme that is only named, where it keeps less than the whole text."""
+        """Remark on a scheme that keeps less than the whole text."""
         return "" if one.kept == self.target_length else f" (keeps {one.kept:,} tokens)"
 
     def _head(self, one: Recommendation) -> str:
-        """Whether a recommendation was shown this far, and its cache."""
-        found = []
+        """Remark on missing evidence for this factor, and on the cache."""
+        remarks = []
         if one.beyond and one.kept == self.target_length:
-            found.append(f"not shown at {_ratio(self.target_length / one.trained)} ×")
+            remarks.append(f"not shown at {_ratio(self.target_length / one.trained)} ×")
         if self.memory.cache:
             kept = "" if one.kept == self.target_length else f", evicts all but {one.kept:,} tokens"
-            found.append(f"cache {size(one.cache)}{kept}")
-        return f" ({'; '.join(found)})" if found else ""
+            remarks.append(f"cache {size(one.cache)}{kept}")
+        return f" ({'; '.join(remarks)})" if remarks else ""
 
     def _try(self) -> list[str]:
-        """The commands that measure the first recommendations, without training and with."""
+        """Lines with the commands that compare the first recommendations, and fine-tune the first with training."""
         able = [one for one in self.recommendations if one.has_head]
         compared = [one for one in able if one.use == able[0].use][:SHOWN]
         lines = [compare_command(compared)] if compared else []
@@ -128,16 +128,16 @@ class Advice:
         return ["", "Try", *(line for command in lines for line in _shell(command))] if lines else []
 
     def _refusals(self) -> list[str]:
-        """One line per reason, with all schemes that share it."""
+        """One line per reason, with all schemes that it applies to."""
         reasons = dict.fromkeys(self.refused.values())
         return [f"{', '.join(k for k, v in self.refused.items() if v == why)}: {why}" for why in reasons]
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """What fits on the cards, and the commands."""
+    """Format what fits on the cards, and the commands."""
     cards, room = plan.cards, size(plan.cards.room)
-    several = "sharing each row" if plan.shared else "with a row each"
-    where = f"{cards.count} cards, {several}" if cards.count > 1 else "one card"
+    rows = "sharing each row" if plan.shared else "with a row each"
+    where = f"{cards.count} cards, {rows}" if cards.count > 1 else "one card"
     lines = ["", f"Training {plan.scheme} on {where}; tensors have {room} of {size(cards.memory)}"]
     lines.append(f"  {'':<40}{f'a row of {plan.wanted:,}':>16}{'longest row':>16}")
     for way in plan.fits:
@@ -163,7 +163,7 @@ def _bullets(title: str, items: Iterable[str]) -> list[str]:
 
 
 def _shell(command: str) -> list[str]:
-    """Break a long command with backslashes."""
+    """Wrap a long command with backslashes."""
     *lines, last = _wrapped(command, 2, 6)
     return [*(f"{line} \\" for line in lines), last]
 
@@ -176,5 +176,5 @@ def _wrapped(text: str, first: int, rest: int) -> list[str]:
 
 
 def _ratio(value: float) -> str:
-    """A ratio to four digits, and a large one as a whole number: ``"2.667"``, ``"262,144"``."""
+    """Format a ratio to four digits, or a large one as an integer: ``"2.667"``, ``"262,144"``."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

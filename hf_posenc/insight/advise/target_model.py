@@ -26,12 +26,12 @@ class TargetModel:
     """The model that advice is about.
 
     Attributes:
-        name: for messages and command lines.
+        name: name for messages and commands.
         skeleton: the model without weights.
         adapter: adapter of the architecture.
-        trained: trained length before any scaling, in tokens.
-        reach: context length of the unchanged model in tokens, with its own scaling.
-        scaling: transformers' own position scaling, if the configuration has one.
+        trained: trained length in tokens, before any scaling.
+        reach: context length of the unpatched model in tokens, its own scaling included.
+        scaling: RoPE type with which the configuration scales positions; None without scaling.
     """
 
     name: str
@@ -43,11 +43,11 @@ class TargetModel:
 
     @classmethod
     def of(cls, given: Any, name: str | None = None, dtype: str | None = None) -> TargetModel:
-        """Read a loaded model, a configuration, or a checkpoint by its name; of a checkpoint, the configuration only.
+        """Read a loaded model, a configuration, or the configuration of a named checkpoint.
 
         Raises:
             UnsupportedModel: there is no adapter for the architecture, or transformers itself does not know it.
-            AlreadyPatched: it carries a scheme.
+            AlreadyPatched: the model carries a scheme.
         """
         config = _config_of(given)
         named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
@@ -59,25 +59,25 @@ class TargetModel:
 
     @property
     def config(self) -> PreTrainedConfig:
-        """Its configuration."""
+        """Configuration of the model."""
         return self.skeleton.config
 
     @property
     def has_head(self) -> bool:
-        """Whether a checkpoint has a head; a configuration that names no class is given the benefit of the doubt."""
+        """Whether the checkpoint has a head; assumed if the configuration names no class."""
         return base_model_of(self.skeleton)[0] is not self.skeleton or not self.config.architectures
 
     @property
     def geometry(self) -> Geometry:
-        """Geometry of the model at its own length."""
+        """Geometry of the model at its trained length."""
         return self.adapter.geometry(self.config, trained_length=self.trained, target_length=self.trained)
 
     def counts_from(self, scheme: str) -> int:
-        """The trained length that `patch_model` takes for a scheme by default, tokens."""
+        """Return the trained length that `patch_model` assumes for a scheme, in tokens."""
         return trained_length_of_patch(self.adapter, self.config, scheme)
 
     def overwrites_scaling(self, scheme: str) -> bool:
-        """Whether a scheme replaces a rotation that is scaled already, so that ``trained_length`` must be given."""
+        """Whether a scheme replaces a scaled rotation, so that `patch_model` needs ``trained_length``."""
         geometry = self.geometry
         return overwrites_scaling(self.adapter, self.config, layout_of(scheme, {}, None, geometry), geometry)
 
@@ -106,7 +106,5 @@ def _config_of(given: Any) -> PreTrainedConfig:
         checkpoint = given if isinstance(given, Checkpoint) else Checkpoint.open(given)
         config, carried = checkpoint.hf_config(), checkpoint.scheme
     if carried is not None:
-        raise AlreadyPatched(
-            f"This model carries scheme {carried}. Ask about the unpatched model that it was made from."
-        )
+        raise AlreadyPatched(f"This model carries scheme {carried}. Pass the original, unpatched model.")
     return config

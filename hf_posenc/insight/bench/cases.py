@@ -1,6 +1,6 @@
 """Benchmark cases: prefill, decoding of one token, and a training step.
 
-Every case names the ``module`` that it calls, which `torch.compile` is given.
+``module`` is what a case calls, and what `torch.compile` compiles.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from hf_posenc.forward.host_calls import cache_argument
 from hf_posenc.insight.bench.devices import MOST_CALLS
 from hf_posenc.patching.state import base_model_of
 
-CHUNK = 512  # tokens per forward pass while the cache of a decoding is filled
-TINY = 16  # tokens that warm a model up
+CHUNK = 512  # tokens per forward pass that fills the cache before decoding
+TINY = 16  # tokens of the warm-up call
 
 
 class WholeText:
-    """Base of the cases that read whole rows, each call like the first.
+    """Base of the cases in which every call reads whole rows.
 
-    Every case says how many tokens ``beyond`` the length it may reach: each timed call of a decoding step adds one.
+    ``beyond`` is how many tokens past the length the calls of a case may reach: each call of a decoding step adds one.
     """
 
     decoder_only, beyond = False, 0
 
     @staticmethod
     def tokens(ids: Tensor) -> int:
-        """Tokens of a call."""
+        """Return the number of tokens of a call."""
         return ids.numel()
 
     def held(self) -> int:
-        """Bytes that remain allocated between calls; gradients are part of a call's peak."""
+        """Return the bytes that stay allocated between calls; gradients are part of a call's peak."""
         return 0
 
 
@@ -66,7 +66,7 @@ class Prefill(WholeText):
         self.run(self.ids)
 
     def run(self, ids: Tensor) -> None:
-        """The forward pass over some rows."""
+        """Run the forward pass over some rows."""
         with torch.inference_mode():
             self.module(ids, **self.more)
 
@@ -74,9 +74,8 @@ class Prefill(WholeText):
 class Decode:
     """Decode one token after a cached text.
 
-    ``reset`` crops the cache to the text and decodes one untimed token: where a cache preallocates memory, keeps a copy
-    of its keys, or rotates them for a new step of lengths, as those after a round number of tokens do, that token pays
-    for it, and the timed one is like any in a long generation.
+    ``reset`` crops the cache to the text and decodes one untimed token. Some caches allocate memory, copy keys or
+    rotate them anew after a round number of tokens. The untimed token pays for that, and the timed one is typical.
     """
 
     name, decoder_only, beyond = "decode", True, MOST_CALLS + 1
@@ -87,25 +86,25 @@ class Decode:
         self.cache = DynamicCache()
         for chunk in ids.split(CHUNK, dim=1):
             self.append(chunk)
-        kept = copy.deepcopy(self.cache)
+        filled_cache = copy.deepcopy(self.cache)
         self.call()
-        self.kept = None if self.cropped() else kept
+        self.filled_cache = None if self.crop() else filled_cache
 
     @staticmethod
     def tokens(ids: Tensor) -> int:
-        """Tokens of a call."""
+        """Return the number of tokens of a call."""
         return len(ids)
 
     def reset(self) -> None:
         """Restore the filled cache and decode one more token."""
-        if self.kept is not None:
-            self.cache = copy.deepcopy(self.kept)
+        if self.filled_cache is not None:
+            self.cache = copy.deepcopy(self.filled_cache)
         else:
-            self.cropped()
+            self.crop()
         self.call()
 
-    def cropped(self) -> bool:
-        """Remove the newest tokens; False where that is impossible because others were evicted for them."""
+    def crop(self) -> bool:
+        """Remove the newest tokens from the cache; return False if that cannot restore tokens evicted for them."""
         with suppress(PosEncError, RuntimeError, NotImplementedError):
             if new := self.cache.get_seq_length() - self.filled:
                 self.cache.crop(-new)
@@ -117,21 +116,21 @@ class Decode:
         self.append(self.token)
 
     def append(self, ids: Tensor) -> None:
-        """Read tokens after those in the cache."""
+        """Run the model on tokens that follow those in the cache."""
         with torch.inference_mode():
             self.module(ids, use_cache=True, **self.cached(), **self.more)
 
     def cached(self) -> dict[str, Any]:
-        """The cache as a keyword of the model."""
+        """Return the cache as a keyword argument of the model."""
         return cache_argument(type(base_model_of(self.module)[0]), self.cache)
 
     def held(self) -> int:
-        """Bytes of the cache."""
+        """Return the bytes of the cache."""
         return sum(tensor_storages(self.cache).values())
 
 
 class Train(WholeText):
-    """Training step without optimiser: forward and backward of the model's own loss, or of its states' mean square."""
+    """Training step without optimiser: forward and backward pass of the loss; without a head, of the mean square."""
 
     name = "train"
 
@@ -148,11 +147,11 @@ class Train(WholeText):
         self.module.zero_grad(set_to_none=True)
 
     def call(self) -> None:
-        """One step."""
+        """Run one step."""
         self.step(self.ids)
 
     def step(self, ids: Tensor) -> None:
-        """Forward and backward of some rows."""
+        """Run forward and backward pass on some rows."""
         if self.has_loss:
             loss = self.module(ids, labels=ids, **self.more).loss
         else:
@@ -166,14 +165,14 @@ CASES: dict[str, type[Case]] = {case.name: case for case in (Prefill, Decode, Tr
 
 
 def last_logits_only(model: nn.Module) -> bool:
-    """Whether the head can compute the last token alone."""
+    """Whether the head can compute the logits of the last token only."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
 def tensor_storages(cache: Any) -> dict[int, int]:
-    """Bytes of every storage of a cache, by address: two tensors may share one."""
-    found = {}
+    """Return the bytes of every storage of a cache by address; tensors that share one count once."""
+    storages = {}
     for tensor in tensors_in([vars(layer) for layer in cache.layers]):
         storage = tensor.untyped_storage()
-        found[storage.data_ptr()] = storage.nbytes()
-    return found
+        storages[storage.data_ptr()] = storage.nbytes()
+    return storages

@@ -1,8 +1,8 @@
-"""Devices of a benchmark: how to measure time and memory there.
+"""Devices of a benchmark: measure time and peak memory on a CPU or a CUDA GPU.
 
-On Linux the kernel keeps the most memory that a process had (its high-water mark), which can be reset; elsewhere a CPU
-has no count of memory. On CUDA torch's allocator counts, and kernels run asynchronously, so that time is that between
-two events on the device.
+On Linux, the kernel records the peak memory of a process, and the record can be reset; on other systems, the memory of
+a CPU is not measured. On CUDA, torch's allocator records the peak. Kernels run asynchronously there, so time is
+measured between two events on the device.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Cpu:
         return platform.processor() or platform.machine()
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
-        """Time of a callable."""
+        """Measure the time of a callable."""
         wall, processor = time.perf_counter(), time.process_time()
         run()
         return Elapsed(time.perf_counter() - wall, time.process_time() - processor)
 
     def peak(self, run: Callable[[], None]) -> int | None:
-        """Peak memory from the kernel's count of touched pages; None where the kernel keeps none."""
+        """Measure the peak of resident memory, in bytes above the start; None if the kernel does not record it."""
         gc.collect()
-        with suppress(OSError, AttributeError):  # only of the GNU library; memory kept by it would hide its reuse
+        with suppress(OSError, AttributeError):  # GNU libc only: reused free memory would not count
             ctypes.CDLL(None).malloc_trim(0)
         if not memory.reset_peak():
             return None
@@ -67,7 +67,7 @@ class Cuda:
         return str(self.api.get_device_name(self.torch))
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
-        """Seconds from the first kernel to the last, or of Python where that takes longer; and of the processor."""
+        """Measure seconds between two events around the kernels, and seconds of the processor."""
         start, end = (self.api.Event(enable_timing=True) for _ in range(2))
         self.synchronize()
         processor = time.process_time()
@@ -78,7 +78,7 @@ class Cuda:
         return Elapsed(start.elapsed_time(end) / 1000, time.process_time() - processor)
 
     def peak(self, run: Callable[[], None]) -> int:
-        """Bytes of tensors, as torch's allocator counts them."""
+        """Measure the peak of torch's allocator, in bytes above the start."""
         gc.collect()
         self.synchronize()
         self.api.empty_cache()
@@ -97,24 +97,24 @@ Device = Cpu | Cuda
 
 
 def device_of(name: str | None) -> Device:
-    """The device of a name; by default CUDA where there is any.
+    """Return the device with a name; by default CUDA if available.
 
     Raises:
-        OptionOutOfRange: there is no such device, or none that this can time.
+        OptionOutOfRange: there is no such device, or it is neither a CPU nor a CUDA GPU.
     """
-    given = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
     with suppress(RuntimeError):
-        device = torch.device(given)
+        device = torch.device(chosen)
         if device.type == "cpu":
             return Cpu()
         if device.type == "cuda" and (device.index or 0) < torch.cuda.device_count():
             return Cuda(device)
-    found = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
-    raise OptionOutOfRange(f"device must be one of {found}, got {given!r}. Name one of them.")
+    available = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
+    raise OptionOutOfRange(f"device must be one of {available}, got {chosen!r}. Name one of them.")
 
 
-SHORTEST = 0.05  # seconds of a sample: below, the clock and the scheduler show
-MOST_CALLS = 64
+SHORTEST = 0.05  # seconds of a sample; the clock and the scheduler disturb shorter ones
+MOST_CALLS = 64  # per sample
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class Elapsed:
     """Time of a call.
 
     Attributes:
-        wall: seconds on the clock.
-        processor: seconds of all threads of this process.
+        wall: elapsed seconds.
+        processor: CPU seconds of all threads of this process.
     """
 
     wall: float
@@ -132,10 +132,10 @@ class Elapsed:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ratio of paired times, over rounds.
+    """Ratio of paired times, summarised over rounds.
 
     Attributes:
-        median: of all rounds.
+        median: median of all rounds.
         low, high: first and third quartile.
     """
 
@@ -146,11 +146,11 @@ class Ratio:
 
 Clock = Callable[[Callable[[], None]], Elapsed]
 Timed = Any
-"""Has ``call``, which is timed, and ``reset``, which restores the state before the next sample and is not."""
+"""Has ``call``, which is timed, and ``reset``, which restores the state before a sample and is not timed."""
 
 
 def calls_of(seconds: float) -> int:
-    """Number of calls per sample, from the seconds of one."""
+    """Return the number of calls per sample, from the seconds of one call."""
     return max(1, min(MOST_CALLS, round(SHORTEST / max(seconds, 1e-9))))
 
 
@@ -160,32 +160,32 @@ def interleaved(
     clock: Clock,
     progress: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[Elapsed]]:
-    """Measure the time of one call of each callable in each round; every second round goes backwards."""
+    """Time one call of each callable in each round; every second round runs in reverse order."""
     calls = {name: calls_of(sampled(timed, 1, clock).wall) for name, timed in timed_calls.items()}
-    found: dict[str, list[Elapsed]] = {name: [] for name in timed_calls}
+    times: dict[str, list[Elapsed]] = {name: [] for name in timed_calls}
     for number in range(rounds):
         for name in list(timed_calls)[:: -1 if number % 2 else 1]:
-            found[name].append(sampled(timed_calls[name], calls[name], clock))
+            times[name].append(sampled(timed_calls[name], calls[name], clock))
         progress(number + 1)
-    return found
+    return times
 
 
 def sampled(timed: Timed, calls: int, clock: Clock) -> Elapsed:
-    """Time of one call, the mean of several."""
+    """Return the time of one call, the mean over ``calls`` calls."""
     timed.reset()
 
     def run() -> None:
         for _ in range(calls):
             timed.call()
 
-    whole = clock(run)
-    return Elapsed(whole.wall / calls, whole.processor / calls)
+    total = clock(run)
+    return Elapsed(total.wall / calls, total.processor / calls)
 
 
-def ratio(of: list[float], to: list[float]) -> Ratio:
-    """Ratio of times to those of ``to``, by round, summarised."""
-    found = [a / b for a, b in zip(of, to, strict=True)]
-    if len(found) == 1:
-        return Ratio(found[0], found[0], found[0])
-    low, _, high = quantiles(found, n=4, method="inclusive")
-    return Ratio(median(found), low, high)
+def ratio(times: list[float], baseline: list[float]) -> Ratio:
+    """Summarise the ratios of times to the baseline times of the same rounds."""
+    ratios = [a / b for a, b in zip(times, baseline, strict=True)]
+    if len(ratios) == 1:
+        return Ratio(ratios[0], ratios[0], ratios[0])
+    low, _, high = quantiles(ratios, n=4, method="inclusive")
+    return Ratio(median(ratios), low, high)

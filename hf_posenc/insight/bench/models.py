@@ -1,6 +1,6 @@
-"""Models that are compared: a given one or one with random weights; unpatched and patched.
+"""Models of a benchmark: a given model or one with random weights, unpatched and patched.
 
-The variants share their weights, so that both take the memory of one, but not their gradients.
+Both variants share the memory of the weights, but not of the gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEED = 0
 
 
 def variant(model: PreTrainedModel, role: str, entry: Entry, length: int, target: int) -> PreTrainedModel:
-    """Build a variant of ``model`` that shares its weights."""
+    """Build the variant of ``model`` in a role, unpatched or patched; it shares the weights."""
     if role == UNPATCHED:
         chosen = lengthened(model, length)
     else:
@@ -45,7 +45,7 @@ def copy_with_shared_weights(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def lengthened(model: PreTrainedModel, length: int) -> PreTrainedModel:
-    """Copy that runs on any length, for timing only: a position table is repeated past its end."""
+    """Copy a model so that it runs at a length, for timing only; a position table is repeated past its end."""
     base, adapter = base_model_of(model)
     known: Any = base.config
     if length <= adapter.host_length(known):
@@ -58,9 +58,9 @@ def lengthened(model: PreTrainedModel, length: int) -> PreTrainedModel:
     config = copy.deepcopy(model.config)
     config.max_position_embeddings = length
     longer = type(model)(config).to(model.device, model.dtype)
-    kept = dict(model.named_parameters())
+    weights = dict(model.named_parameters())
     for name, weight in longer.named_parameters():
-        old = kept[name].data
+        old = weights[name].data
         weight.data = old if old.shape == weight.shape else old.repeat(-(-length // len(old)), 1)[:length]
     return longer.train(model.training)
 
@@ -73,11 +73,11 @@ def random_model(shape: tuple[int, int, int, int], trained_length: int, dtype: t
 
     Args:
         shape: layers, hidden size, heads, key-value heads.
-        trained_length: positions of its configuration.
-        dtype: of the weights.
+        trained_length: context length in its configuration, in tokens.
+        dtype: dtype of the weights.
 
     Raises:
-        OptionOutOfRange: the numbers do not fit together.
+        OptionOutOfRange: the sizes do not divide evenly.
     """
     layers, hidden, heads, kv_heads = shape
     if hidden % heads or (hidden // heads) % 2 or heads % kv_heads:

@@ -1,4 +1,4 @@
-"""Results of a benchmark: a cell for each scheme, case and length; as tables."""
+"""Results of a benchmark: one cell per scheme, case and length, and tables of cells."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Measured:
     """Measurement of one model in a cell.
 
     Attributes:
-        times: of one call, one per round; empty without a measurement.
-        memory: peak bytes above the model, the cache of a decoding step included; None where it is not counted.
+        times: time of one call in each round; empty if it was not measured.
+        memory: peak bytes above the weights, in decoding with the cache; None if it was not measured.
     """
 
     times: tuple[Elapsed, ...] = ()
@@ -40,16 +40,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class BenchCell:
-    """Measurements of a scheme in one case at one length, and of the models it is compared with.
+    """Measurements of a scheme and of the unpatched model, in one case at one length.
 
     Attributes:
         scheme: label of the entry.
-        case: of `hf_posenc.insight.bench.cases.CASES`.
+        case: a key of `hf_posenc.insight.bench.cases.CASES`.
         length: tokens of a text, or in the cache.
-        tokens: of one call, over the batch.
-        state: ``done``, ``refused`` where the scheme is not defined here, ``failed`` where an error ended it.
-        models: measurements, by role.
-        why_not: where the state is not ``done``.
+        tokens: tokens of one call, over the batch.
+        state: ``done``; ``refused`` if the scheme is not defined here; ``failed`` if an error ended it.
+        models: measurements by role: ``unpatched``, ``patched``.
+        why_not: reason, if the state is not ``done``.
     """
 
     scheme: str
@@ -61,18 +61,18 @@ class BenchCell:
     why_not: str = ""
 
     def time_ratio(self, clock: str = "wall") -> Ratio | None:
-        """Time with the scheme over that of the unpatched model; None where one of the two has none."""
-        ours, theirs = self.models.get(PATCHED), self.models.get(UNPATCHED)
-        if not (ours and theirs and ours.times and theirs.times):
+        """Return time with the scheme divided by time of the unpatched model; None if either was not measured."""
+        patched, unpatched = self.models.get(PATCHED), self.models.get(UNPATCHED)
+        if not (patched and unpatched and patched.times and unpatched.times):
             return None
-        return ratio([getattr(t, clock) for t in ours.times], [getattr(t, clock) for t in theirs.times])
+        return ratio([getattr(t, clock) for t in patched.times], [getattr(t, clock) for t in unpatched.times])
 
     def memory_ratio(self) -> float | None:
-        """Memory with the scheme over that of the unpatched model; None where one of the two has none."""
-        ours, theirs = self.models.get(PATCHED), self.models.get(UNPATCHED)
-        if not (ours and theirs and ours.memory and theirs.memory):
+        """Return memory with the scheme divided by memory of the unpatched model; None if either was not measured."""
+        patched, unpatched = self.models.get(PATCHED), self.models.get(UNPATCHED)
+        if not (patched and unpatched and patched.memory and unpatched.memory):
             return None
-        return ours.memory / theirs.memory
+        return patched.memory / unpatched.memory
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -84,45 +84,44 @@ class BenchCell:
         return {
             "scheme": self.scheme, "case": self.case, "length": self.length, "tokens": self.tokens,
             "state": self.state, "why_not": self.why_not, "over": {UNPATCHED: ratios},
-            "models": {role: found.to_dict() for role, found in self.models.items()},
+            "models": {role: measured.to_dict() for role, measured in self.models.items()},
         }  # fmt: skip
 
 
-def values_of(found: Ratio | None) -> dict[str, float] | None:
-    """A ratio as plain values."""
-    return None if found is None else asdict(found)
+def values_of(times: Ratio | None) -> dict[str, float] | None:
+    """Return a ratio as plain values."""
+    return None if times is None else asdict(times)
 
 
 def table(cells: Sequence[BenchCell], case: str) -> tuple[list[str], list[list[str]]]:
-    """Column heads and lines of a case."""
-    mine = [cell for cell in cells if cell.case == case]
-    lines = [line(cell) for cell in mine]
+    """Return the column heads and the lines of the table of a case."""
+    lines = [line(cell) for cell in cells if cell.case == case]
     return list(lines[0]), [list(one.values()) for one in lines]
 
 
 def line(cell: BenchCell) -> dict[str, str]:
-    """A cell as a line of its table, by column; times are those of the median round."""
-    ours = cell.models.get(PATCHED, Measured())
-    seconds = sorted(t.wall for t in ours.times)[len(ours.times) // 2] if ours.times else None
+    """Format a cell as a line of its table, by column; times are those of the median round."""
+    patched = cell.models.get(PATCHED, Measured())
+    seconds = sorted(t.wall for t in patched.times)[len(patched.times) // 2] if patched.times else None
     memory = cell.memory_ratio()
     return {
         "scheme": cell.scheme, "tokens": f"{cell.length:,}",
         "ms/token" if cell.case == "decode" else "ms": NONE if seconds is None else f"{1000 * seconds:.4g}",
         "tokens/s": NONE if seconds is None else f"{cell.tokens / seconds:,.0f}",
-        "MiB": NONE if ours.memory is None else f"{ours.memory / MIB:.1f}",
+        "MiB": NONE if patched.memory is None else f"{patched.memory / MIB:.1f}",
         "time / unpatched": spread(cell.time_ratio()),
         "CPU time / unpatched": spread(cell.time_ratio("processor")),  # steadier on a busy machine
         "MiB / unpatched": NONE if memory is None else f"{memory:.2f}",
     }  # fmt: skip
 
 
-def spread(found: Ratio | None) -> str:
-    """``1.02 (0.99–1.05)``: the median of paired ratios, and its quartiles."""
-    return NONE if found is None else f"{found.median:.3g} ({found.low:.3g}–{found.high:.3g})"
+def spread(times: Ratio | None) -> str:
+    """Format the median of paired ratios and the quartiles, as in ``1.02 (0.99–1.05)``."""
+    return NONE if times is None else f"{times.median:.3g} ({times.low:.3g}–{times.high:.3g})"
 
 
 def remarks(cells: Sequence[BenchCell]) -> list[str]:
-    """Why cells have no values, each once."""
+    """Return one line for every cell without values, with the reason."""
     return [
         f"{cell.scheme}, {cell.case}, {cell.length:,} tokens: {cell.state}: {cell.why_not}"
         for cell in cells if cell.why_not

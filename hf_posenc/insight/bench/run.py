@@ -23,7 +23,7 @@ from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
-REACH = 8  # times the trained length, where neither lengths nor factor exceed it
+REACH = 8  # default target length in trained lengths, unless lengths or factor exceed it
 
 
 def bench(
@@ -37,15 +37,15 @@ def bench(
     """Time schemes on a model, paired with the unpatched model.
 
     Args:
-        model: unpatched, not changed, timed on the device where it is; or a name as `from_pretrained` takes it: its
-            PEFT adapter is then merged, and its scheme removed.
-        schemes: as `hf_posenc.eval.compare` takes them.
+        model: unpatched model, which is not changed, timed on its device; or a name that `from_pretrained` accepts. A
+            PEFT adapter of a named model is merged, and its scheme removed.
+        schemes: in the forms of `hf_posenc.eval.compare`.
         lengths: tokens of a text, or in the KV cache.
         progress: called with the completed fraction and a description of the current step.
         **settings: see `BenchSettings`.
 
     Yields:
-        Every cell as soon as it is finished.
+        Every cell as soon as it is measured.
 
     Raises:
         PosEncError: an argument is invalid; a refused scheme is a cell, not an error.
@@ -87,13 +87,13 @@ def cell_of(
     entry: Entry,
     progress: ProgressCallback,
 ) -> BenchCell:
-    """Measure one cell: the memory of the model in each role, and then their times, in turns."""
+    """Measure one cell: the memory of the unpatched and the patched model, then their times in turns."""
     ids = text(model, settings.batch_size, length)
     tokens = CASES[case].tokens(ids)
     running: dict[str, Any] = {}
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     if settings.compile:
-        torch.compiler.reset()  # else the models of all cells count as recompilations of one, which has a limit
+        torch.compiler.reset()  # otherwise all models count as recompilations of one function, which has a limit
     try:
         for role in (UNPATCHED, PATCHED):
             progress(0.0, f"memory of {role}")
@@ -105,18 +105,18 @@ def cell_of(
                 running[role].call()
             running[role].reset()
             peak = device.peak(running[role].call)
-            found[role] = Measured(memory=None if peak is None else peak + running[role].held())
+            measured[role] = Measured(memory=None if peak is None else peak + running[role].held())
         times = interleaved(
             running, settings.rounds, device.clock,
             lambda done: progress(done / settings.rounds, f"round {done} of {settings.rounds}"),
         )  # fmt: skip
     except PosEncError as error:
-        return BenchCell(entry.label, case, length, tokens, "refused", found, str(error))
+        return BenchCell(entry.label, case, length, tokens, "refused", measured, str(error))
     except (RuntimeError, MemoryError) as error:
-        return BenchCell(entry.label, case, length, tokens, "failed", found, f"{type(error).__name__}: {error}")
-    for role, taken in times.items():
-        found[role] = Measured(tuple(taken), found[role].memory)
-    return BenchCell(entry.label, case, length, tokens, "done", found)
+        return BenchCell(entry.label, case, length, tokens, "failed", measured, f"{type(error).__name__}: {error}")
+    for role, elapsed in times.items():
+        measured[role] = Measured(tuple(elapsed), measured[role].memory)
+    return BenchCell(entry.label, case, length, tokens, "done", measured)
 
 
 def case_of_role(
@@ -128,7 +128,7 @@ def case_of_role(
     role: str,
     ids: Tensor,
 ) -> Case:
-    """A call to be timed, of the model in one role: unpatched or patched."""
+    """Build the timed call of the model in one role: unpatched or patched."""
     base, adapter = base_model_of(model)
     reach = length + kind.beyond
     trained = trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
@@ -136,7 +136,7 @@ def case_of_role(
         return kind(variant(model, role, entry, reach, max(round(settings.factor * trained), reach)), ids)
     try:
         return kind(variant(model, role, entry, reach, max(REACH * trained, reach, *settings.lengths)), ids)
-    except OptionOutOfRange:  # positions that end with the table
+    except OptionOutOfRange:  # schemes that end with the position table
         return kind(variant(model, role, entry, reach, max(trained, reach)), ids)
 
 

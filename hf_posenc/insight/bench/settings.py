@@ -23,9 +23,9 @@ class BenchSettings:
     Attributes:
         entries: schemes, as `hf_posenc.schemes.entry.Entry`.
         lengths: tokens.
-        cases: of `hf_posenc.insight.bench.cases.CASES`.
-        factor: target length over trained length, where an entry has none.
-        rounds: of each cell.
+        cases: keys of `hf_posenc.insight.bench.cases.CASES`.
+        factor: target length divided by trained length, for entries without one.
+        rounds: measurements of each cell.
         batch_size: rows of a call.
         compile: whether all models run under `torch.compile`, with dynamic shapes.
 

@@ -2,10 +2,10 @@
 
     from hf_posenc.insight.plots import show
     show(["yarn", "ntk"], "frequencies", factor=8)["frequencies"].savefig("bars.png")
-    show("rope")                                       # its most informative plot
+    show("rope")                                       # its default plot
 
-A plot shows hooks of a scheme, so the same plots work for schemes of your own. `register_plot` adds a plot. The command
-is ``hf-posenc show``.
+Plots read hooks of schemes, so they also work for your own schemes. `register_plot` adds a plot. The command is
+``hf-posenc show``.
 """
 
 from hf_posenc.insight.plots.compose import numbers, show

@@ -1,4 +1,4 @@
-"""Base classes of plots, with maps, lines or curves, and their scales. One rule for all:
+"""Base classes of plots (maps, lines), with one rule for all scales:
 
 signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
 magnitudes (distances, shares)                    dark blue to yellow (cividis)
@@ -20,11 +20,11 @@ from hf_posenc.insight.plots.registry import Plot, Sheet
 
 OWN_SCALES = "each scheme has its own scale"
 SAME_SCALE = "all panels have one scale"
-BESIDE_A_BAR = 2.2  # inches for the name of a map that may have a colour bar of its own
+BESIDE_A_BAR = 2.2  # inches for the name of a map beside a colour bar
 
 
 def limits_of(maps: Sequence[Tensor], *, signed: bool = True) -> tuple[float, float]:
-    """The two ends of a scale that holds all finite numbers; symmetric about zero where they are signed."""
+    """Return the two ends of a scale for all finite numbers; for signed numbers, symmetric about zero."""
     finite = torch.cat([values[values.isfinite()].double().flatten() for values in maps])
     if signed:
         size = float(f"{float(finite.abs().max()):.6g}") if len(finite) else 1.0  # 1 and 1.0000001 are one scale
@@ -34,22 +34,22 @@ def limits_of(maps: Sequence[Tensor], *, signed: bool = True) -> tuple[float, fl
 
 
 def say_scale(figure: Any, panels: int, limits: Sequence[tuple[float, float]] = ()) -> None:
-    """Say in the heading whether panels have scales of their own, where there is more than one panel."""
+    """Add to the heading whether all panels have one scale; a single panel needs no remark."""
     if panels > 1:
-        said = SAME_SCALE if len(set(limits)) == 1 else OWN_SCALES
-        figure.suptitle("\n".join(filter(None, [figure.get_suptitle(), said])))
+        remark = SAME_SCALE if len(set(limits)) == 1 else OWN_SCALES
+        figure.suptitle("\n".join(filter(None, [figure.get_suptitle(), remark])))
 
 
 class Maps(Plot):
     """Base of plots with one map per scheme, by default of queries (down) and keys (across).
 
     Class attributes:
-        key: what `numbers` calls the map.
-        unit: name of the colour bar.
+        key: key of the map in `numbers`.
+        unit: label of the colour bar.
         signed: whether the numbers are signed.
-        square: whether cells are.
-        axis_names: of x and y.
-        sizes: of a panel that is alone, and of one beside others; inches.
+        square: whether cells are square.
+        axis_names: labels of x and y.
+        sizes: size of a single panel, and of a panel beside others, in inches.
     """
 
     key: ClassVar[str] = ""
@@ -78,25 +78,25 @@ class Maps(Plot):
         return sheet_panels(figure, sheets, size, self.axis_names, room=BESIDE_A_BAR)
 
     def mark(self, axes: Any, sheet: Sheet) -> None:
-        """Anything else on a map."""
+        """Draw additional marks on a map."""
 
 
 def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label: str) -> list[Any]:
-    """One colour bar for all panels, or one for each where their scales differ."""
+    """Draw one colour bar for all panels, or one for each if their scales differ."""
     if len({image.get_clim() for image in images}) == 1:
         return [figure.colorbar(images[-1], ax=list(panels), label=label, shrink=0.85)]
     return [figure.colorbar(i, ax=axes, label=label, shrink=0.85) for i, axes in zip(images, panels, strict=True)]
 
 
 def crop(bars: Sequence[Any], ranges: Sequence[tuple[float, float]]) -> None:
-    """Show of each bar only the range of its numbers; a common bar shows that of all panels."""
+    """Limit each colour bar to the range of its numbers; a common bar to the range of all panels."""
     lows, highs = zip(*ranges, strict=True)
     for bar, (low, high) in zip(bars, ranges if len(bars) > 1 else [(min(lows), max(highs))], strict=True):
         bar.ax.set_ylim(low, high)
 
 
 def heat_map(axes: Any, values: Tensor, limits: tuple[float, float], colours: Any, *, square: bool = True) -> Any:
-    """``values [down, across]`` as coloured cells; grey where NaN."""
+    """Draw ``values [row, column]`` as coloured cells; NaN is grey."""
     from matplotlib import colormaps
     from matplotlib.colors import to_rgba
 
@@ -112,18 +112,18 @@ def heat_map(axes: Any, values: Tensor, limits: tuple[float, float], colours: An
 
 
 Line = tuple[str, Tensor, Tensor]
-"""Name of a line, x and y; the only line of a scheme has none."""
+"""Name, x and y of a line; the only line of a scheme has an empty name."""
 
 
 class Lines(Plot):
     """Base of plots with lines over positions or distances, by default one per scheme.
 
-    Every scheme has a panel; all are in one if each has a single line, and none of these would look flat there.
+    Every scheme has a panel. If each has a single line, and none would look flat, all share one panel.
 
     Class attributes:
-        key: what `numbers` calls the y of the only line; its x is ``distance``.
-        axis_names: of x and y.
-        tapered: whether earlier lines are wider, so that coinciding ones are all seen.
+        key: key in `numbers` of the y of the only line; its x is ``distance``.
+        axis_names: labels of x and y.
+        tapered: whether earlier lines are wider, so that coinciding lines stay visible.
     """
 
     key: ClassVar[str] = ""

@@ -48,16 +48,16 @@ def codes(target: Target, length: int, start: int = 0) -> Tensor:
 
 
 def first_hands(rotation: Rotation, length: int) -> Tensor:
-    """(1, 0) in every pair of channels that is rotated, ``[1, 1, length, channels]``."""
+    """Return states with (1, 0) in every rotated pair of channels, ``[1, 1, length, channels]``."""
     upright = torch.zeros(1, 1, length, rotation.dims)
     upright[..., slice(0, rotation.dims // 2) if rotation.layout == "half" else slice(0, None, 2)] = 1.0
     return upright
 
 
 def hands(code: Tensor) -> Tensor | None:
-    """Codes ``[position, channels]`` as clock hands ``[position, pairs]``, complex; None where they are none.
+    """Convert codes ``[position, channels]`` to clock hands ``[position, pairs]``, complex; None if impossible.
 
-    The pairing of channels is detected: neighbours, or one of either half, whichever keep their length.
+    A pair is two neighbouring channels, or one channel of each half: the pairing in which pairs keep their length.
     """
     pairs = code.shape[1] // 2
     wide = code[:, : 2 * pairs].double()
@@ -70,43 +70,43 @@ def hands(code: Tensor) -> Tensor | None:
 
 
 def rotated(target: Target, length: int, start: int = 0) -> Tensor | None:
-    """Angle of each hand relative to position 0, radians modulo 2π, ``[length, pairs]``, float64; None without."""
-    first, now = hands(codes(target, 2)), hands(codes(target, max(length, 2), start))
-    if first is None or now is None:
+    """Return the angle of each hand relative to position 0, modulo 2π, ``[length, pairs]``; None without hands."""
+    first, later = hands(codes(target, 2)), hands(codes(target, max(length, 2), start))
+    if first is None or later is None:
         return None
     clockwise = (first[1] * first[0].conj()).angle().sign()  # (sin, cos) turns against (cos, sin)
-    return ((now[:length] * first[0].conj()).angle() * clockwise).remainder(2 * math.pi)
+    return ((later[:length] * first[0].conj()).angle() * clockwise).remainder(2 * math.pi)
 
 
 def gram(target: Target, length: int) -> Tensor:
-    """⟨code(i), code(j)⟩ over the mean of ⟨code(i), code(i)⟩, ``[length, length]``."""
+    """Return ⟨code(i), code(j)⟩ divided by the mean of ⟨code(i), code(i)⟩, ``[length, length]``."""
     code = codes(target, length).double()
     return code @ code.T / code.square().sum(1).mean().clamp(min=1e-12)
 
 
 def rotations(target: Target, length: int) -> dict[str, Rotation]:
-    """The rotations in use in a text of some length, by what they are for; the one of the whole text is called ``""``.
+    """Return the rotations in use, by the texts they apply to; a rotation of all texts has the name ``""``.
 
     Args:
         target: the scheme.
-        length: decides where the rotation of a row depends on its length; the row is then the last.
+        length: length of the text, if the rotation depends on it.
     """
     scheme = target.scheme
     by_row = scheme.row_rotation()
     if by_row is not None:
         longest = int(by_row.length_of(torch.tensor([[length - 1]])))
         return {f"at length {longest:,}": by_row.rotation_of(longest)}
-    found: dict[str, Rotation] = {}
+    by_region: dict[str, Rotation] = {}
     for region in scheme.regions(target.context(position_range(1))):
-        if region.rotation is not None and region.rotation not in found.values():
+        if region.rotation is not None and region.rotation not in by_region.values():
             start, end = region.band.rows_from, region.band.rows_until
-            found[f"texts from {start:,} tokens" if end is None else f"texts under {end:,}"] = region.rotation
+            by_region[f"texts from {start:,} tokens" if end is None else f"texts under {end:,}"] = region.rotation
     shared = scheme.rotation()
-    return found or ({} if shared is None else {"": shared})
+    return by_region or ({} if shared is None else {"": shared})
 
 
 def frequencies(target: Target, length: int) -> dict[str, Tensor]:
-    """Radians per token of every pair, ``[pairs]``, float64, of each of `rotations`."""
+    """Return radians per token of every pair, ``[pairs]``, float64, for each of `rotations`."""
     return {
         name: torch.as_tensor(rotation.frequencies, dtype=torch.float64)
         for name, rotation in rotations(target, length).items()
@@ -114,7 +114,7 @@ def frequencies(target: Target, length: int) -> dict[str, Tensor]:
 
 
 def unscaled(target: Target) -> Tensor:
-    """Radians per token of every pair before any scaling: the model's own, or RoPE's, ``[pairs]``, float64."""
+    """Return radians per token of every pair before scaling: of the model, or of RoPE; ``[pairs]``, float64."""
     rotary = target.geometry.rotary
     own = geometric(BASE, target.geometry.head_dim) if rotary is None else rotary.rotation.frequencies
     return torch.as_tensor(own, dtype=torch.float64)

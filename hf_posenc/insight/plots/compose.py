@@ -23,9 +23,9 @@ class PlotRequest:
 
     Attributes:
         entries: the schemes with their options.
-        source: what the schemes are built on: a model, or shapes, whose length gives way to that of the plot.
+        source: what the schemes are built on: a model, or shapes; the plot's length overrides that of shapes.
         view: positions, heads and channels to show.
-        lengths: ``factor``, ``target_length``, ``trained_length``, where given.
+        lengths: ``factor``, ``target_length``, ``trained_length``, if set.
         layer: layer whose scheme is shown.
     """
 
@@ -37,26 +37,26 @@ class PlotRequest:
 
     @property
     def differs_by_layer(self) -> bool:
-        """Whether a scheme may differ between layers: one with a pattern of them does, and any in a model."""
+        """Whether a scheme may differ between layers: in a model always, otherwise if it has ``layers_of``."""
         parts = (cls for entry in self.entries if entry.scheme is not None for cls, _ in parts_of_spec(entry.scheme))
         return isinstance(self.source, Model) or any(hasattr(cls, "layers_of") for cls in parts)
 
     @contextmanager
     def target(self, entry: Entry, plot: Plot) -> Iterator[Target]:
-        """Build a scheme with the given lengths, else those of the plot.
+        """Build a scheme with the requested lengths, or by default with those of the plot.
 
-        The plot's factor gives way to 1 where the scheme cannot extend.
+        If the scheme cannot extend to the plot's factor, the factor is 1.
         """
         source, lengths = self.source, self.lengths
         if isinstance(source, Shapes):
             lengths = {"trained_length": plot.trained_length, **lengths}
         fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & {*lengths, *entry.lengths})
-        wanted: dict[str, Any] = {} if fixed else {"factor": plot.factor}
+        default: dict[str, Any] = {} if fixed else {"factor": plot.factor}
         with ExitStack() as stack:
             try:
-                target = stack.enter_context(source.target(entry, {**wanted, **lengths}, self.layer))
-            except OptionOutOfRange:  # a table ends, or the scheme does
-                if not wanted:
+                target = stack.enter_context(source.target(entry, {**default, **lengths}, self.layer))
+            except OptionOutOfRange:  # the position table or the scheme ends before
+                if not default:
                     raise
                 target = stack.enter_context(source.target(entry, lengths, self.layer))
             yield target
@@ -69,7 +69,7 @@ def plots_of(request: PlotRequest) -> list[Plot]:
         NothingToPlot: no plot shows all of the schemes.
         OptionOutOfRange: an option fits the lengths of no plot.
     """
-    found, refused = [], []
+    accepting, refused = [], []
     for plot in list_plots():
         try:
             accepts, shows = zip(*(applicability(plot, request, entry) for entry in request.entries), strict=True)
@@ -77,18 +77,18 @@ def plots_of(request: PlotRequest) -> list[Plot]:
             refused.append(error)
             continue
         if all(accepts) and any(shows):
-            found.append((plot, not plot.general, all(shows)))
-    if refused and not found:
+            accepting.append((plot, not plot.general, all(shows)))
+    if refused and not accepting:
         raise refused[0]
-    if not found:
+    if not accepting:
         names = ", ".join(entry.label for entry in request.entries)
         raise NothingToPlot(f"No plot shows {names} in one figure. Plot them separately, or on another model.")
-    first = max(found, key=lambda one: one[1:])[0]
-    return [first, *(plot for plot, *_ in found if plot is not first)]
+    first = max(accepting, key=lambda ranked: ranked[1:])[0]
+    return [first, *(plot for plot, *_ in accepting if plot is not first)]
 
 
 def applicability(plot: Plot, request: PlotRequest, entry: Entry) -> tuple[bool, bool]:
-    """Whether a plot accepts a scheme, and shows it."""
+    """Return whether a plot accepts a scheme, and whether it shows it."""
     with request.target(entry, plot) as target:
         accepts = plot.accepts(target)
         return accepts, accepts and plot.shows(target)
@@ -106,7 +106,7 @@ def sheets(plot: Plot, request: PlotRequest) -> list[Sheet]:
 
 
 def sheet(plot: Plot, request: PlotRequest, entry: Entry) -> Sheet:
-    """Compute the numbers of one scheme; raises as `sheets` does."""
+    """Compute the numbers of one scheme; raises as `sheets`."""
     with request.target(entry, plot) as target:
         if not plot.accepts(target):
             raise NothingToPlot(
@@ -125,7 +125,7 @@ def sheet(plot: Plot, request: PlotRequest, entry: Entry) -> Sheet:
 
 
 def check_view(request: PlotRequest, plots: Sequence[Plot]) -> None:
-    """Refuse what a view says and none of the plots reads.
+    """Refuse fields of the view that none of the plots reads.
 
     Raises:
         OptionOutOfRange: there is such a field.
@@ -141,7 +141,7 @@ def show(schemes: str | Iterable[Given], plots: str | Sequence[str] | None = Non
     """Plot schemes side by side.
 
     Args:
-        schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``.
+        schemes: as in ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``.
         plots: names of plots; by default the first that shows the schemes.
         **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``position``, ``head``,
             ``channels`` as in `View`; ``layer``; ``model``, a loaded model without a scheme, or ``shapes``, `Shapes` of

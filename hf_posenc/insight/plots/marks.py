@@ -1,6 +1,6 @@
-"""Figures of plots, and the marks that they share: panels, curves, names of panels, legends. Maps are in `bases`.
+"""Figures and common parts of plots: panels, curves, titles, legends. Maps are in `bases`.
 
-Colours are Okabe and Ito's, distinguished by every reader; with more than six lines they repeat with other dashes.
+Colours are those of Okabe and Ito, for every kind of colour vision. After six lines they repeat with other dashes.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from hf_posenc.insight.plots.registry import Plot, Sheet
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 FAINT = 0.12
-INK = "#1a1a1a"  # of text and axes
+INK = "#1a1a1a"  # colour of text and axes
 HEADING = 11  # points
 PER_INCH = 11.5  # characters of a heading
 MARKED = 8  # markers on a long curve
-THINNEST, TAPER = 1.5, 0.8  # points: of the last of several curves, and what each before it has more
-TAPERED = 4  # curves; of more, all are thin
-FLAT = 0.1  # of the common range; a curve that spans less of it would look like a constant
+THINNEST, TAPER = 1.5, 0.8  # points: width of the last curve, and how much wider each earlier one is
+TAPERED = 4  # curves; if there are more, all are thin
+FLAT = 0.1  # share of the common range; a curve that spans less looks constant
 
 
 def style(number: int) -> dict[str, Any]:
-    """Colour and dashes of the n-th line."""
+    """Return colour and dashes of the n-th line."""
     return {"color": HUES[number % len(HUES)], "linestyle": DASHES[number // len(HUES) % len(DASHES)]}
 
 
 def columns(count: int) -> int:
-    """Panels side by side."""
+    """Return the number of panels per row."""
     return 2 if count == 4 else min(count, 3)
 
 
 def panels(
     figure: Any, count: int, width: float, height: float, *, across: int | None = None, **shared: Any
 ) -> list[Any]:
-    """Axes in a grid, each of a size in inches; ``shared`` is passed to ``Figure.subplots``."""
+    """Create panels in a grid, each of a size in inches; ``shared`` is passed to ``Figure.subplots``."""
     across = across or columns(count)
     down = math.ceil(count / across)
     figure.set_size_inches(min(WIDEST, max(4.0, across * width)), down * height + 0.35)
@@ -61,14 +61,14 @@ def sheet_panels(
     room: float = 3.6,
     **shared: Any,
 ) -> list[Any]:
-    """One panel per scheme, its name above it, with names of the axes: that of y at the left only.
+    """Create one panel per scheme with its name and axis labels; only the panels at the left have a y label.
 
     Args:
-        figure: empty.
-        sheets: what will be drawn.
-        size: of a panel, inches.
-        names: of the axes.
-        room: for the name of a scheme, inches.
+        figure: empty figure.
+        sheets: one sheet per panel.
+        size: width and height of a panel in inches.
+        names: labels of x and y.
+        room: width for the name of a scheme, in inches.
         **shared: passed to ``Figure.subplots``.
     """
     grid = panels(figure, len(sheets), *size, **shared)
@@ -81,14 +81,14 @@ def sheet_panels(
 
 
 def legend(figure: Any, *panels: Any) -> None:
-    """Names of the lines of all panels, each once, under the plot, where there is more than one."""
+    """Draw a legend of the lines of all panels under the plot, each name once, if there are at least two."""
     named = {label: mark for axes in panels for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if len(named) > 1:
         legend_of(figure, named)
 
 
 def legend_of(figure: Any, named: Mapping[str, Any]) -> None:
-    """Names of some marks under the plot."""
+    """Draw a legend of marks, by name, under the plot."""
     across = max(1, min(5, int(13 * figure.get_figwidth()) // (7 + max(map(len, named)))))
     figure.set_size_inches(figure.get_figwidth(), figure.get_figheight() + 0.2 * math.ceil(len(named) / across) + 0.1)
     figure.legend(
@@ -97,7 +97,7 @@ def legend_of(figure: Any, named: Mapping[str, Any]) -> None:
 
 
 def curve(axes: Any, x: Tensor, y: Tensor, label: str, number: int, of: int = 1, *, tapered: bool = True) -> None:
-    """Draw curve ``number`` of ``of`` so that coinciding ones are all seen: earlier are wider, markers take turns."""
+    """Draw curve ``number`` of ``of``; earlier curves are wider and markers alternate, so that none hides another."""
     long = len(x) > 40
     every = max(1, len(x) // MARKED) if long else of
     width = THINNEST + TAPER * (of - 1 - number) if tapered and of <= TAPERED else THINNEST
@@ -118,7 +118,7 @@ def comparable(curves: Sequence[Tensor]) -> bool:
 
 
 def named(label: str, inches: float, size: float = 10) -> str:
-    """A label over a panel of some width, broken after ``, : +`` where it is wider."""
+    """Break a label after ``, : +`` at the width of its panel."""
     most, lines = max(8, int(inches * 125 / size)), [""]
     for piece in re.split(r"(?<=[,:+ ])", label):
         if lines[-1] and len(lines[-1]) + len(piece) > most:
@@ -128,7 +128,7 @@ def named(label: str, inches: float, size: float = 10) -> str:
 
 
 def labelled(sheet: Sheet) -> str:
-    """The label of a scheme, with the head that is shown where heads differ, or all heads where they are alike."""
+    """Return the label of a scheme and, if the sheet names them, the heads that it shows."""
     head = sheet.numbers.get("head")
     return sheet.label if head is None else f"{sheet.label}, head{'s' * isinstance(head, str)} {head}"
 

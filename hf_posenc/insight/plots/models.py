@@ -1,7 +1,7 @@
 """Sources of schemes to plot: shapes without weights, or a loaded model.
 
-Learned parameters have their initial values, always with the same seed. Patched into a model, a scheme has the position
-table and projections of that model.
+Learned parameters have their initial values, drawn with a fixed seed. In a model, a scheme reads the position table and
+the projections of that model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hf_posenc.schemes.spec import SchemeSpec, of_layer, parts_of_spec, plan
 Kind = Literal["llama", "gpt2", "bert"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 BASE = 10_000.0
-TABLE_STD = 0.02  # of GPT-2's and BERT's tables before training
+TABLE_STD = 0.02  # standard deviation of initial position tables in GPT-2 and BERT
 SEED = 0
 
 
@@ -52,8 +52,8 @@ class Shapes:
     """Shapes of a model without weights: rotary decoder (llama), decoder or encoder with a table (gpt2, bert).
 
     Attributes:
-        kind: model type; None for the first that the scheme is defined for.
-        width: hidden size, and so the width of position embeddings; may differ from heads · head_dim.
+        kind: model type; None: the first kind that the scheme is defined for.
+        width: hidden size and width of position embeddings; may differ from heads · head_dim.
     """
 
     kind: Kind | None = None
@@ -80,8 +80,8 @@ class Shapes:
         """Build the scheme of an entry with its initial parameters.
 
         Args:
-            entry: the scheme with its options; the unpatched model without one.
-            lengths: arguments of `hf_posenc.patch_model`; those of the entry come first.
+            entry: the scheme with its options; without a scheme, the unpatched model.
+            lengths: length arguments of `hf_posenc.patch_model`; those of the entry override them.
             layer: layer whose scheme is built.
 
         Raises:
@@ -107,7 +107,7 @@ class Model:
 
     @contextmanager
     def target(self, entry: Entry, lengths: Mapping[str, Any], layer: int = 0) -> Iterator[Target]:
-        """Patch a scheme in for the time. As `Shapes.target`.
+        """Patch a scheme into the model inside the block; arguments as in `Shapes.target`.
 
         Raises:
             AlreadyPatched: the model carries a scheme.
@@ -115,7 +115,7 @@ class Model:
         if is_patched(self.model):
             raise AlreadyPatched(
                 f"This model carries scheme {describe(self.model).scheme!r}. Plot the unpatched model, or in Python "
-                "what Plot.numbers finds in Target(name, scheme_of(model))."
+                "call Plot.numbers with Target(name, scheme_of(model))."
             )
         with drawn_from(SEED), warnings.catch_warnings():
             warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
@@ -127,7 +127,7 @@ class Model:
             unpatch_model(self.model)
 
     def present(self, label: str, layer: int) -> Target:
-        """The scheme that a layer of the model has now."""
+        """Return the current scheme of a layer of the model."""
         base, _ = base_model_of(self.model)
         attentions: list[Any] = base.__dict__[ATTENTIONS]
         check_layer(layer, len(attentions))
@@ -137,14 +137,14 @@ class Model:
 
 
 def first_kind(scheme: SchemeSpec | None) -> Kind:
-    """The first kind of model that all parts of a scheme are defined for; a rotary decoder where there is none."""
+    """Return the first kind of model that all parts of a scheme are defined for; if there is none, llama."""
     records = [cls.record for cls, _ in parts_of_spec(scheme or Unpatched)]
     geometries = {kind: Shapes().geometry(kind, Shapes.trained_length) for kind in KINDS}
     return next((kind for kind, one in geometries.items() if not any(r.unmet_needs(one) for r in records)), "llama")
 
 
 def check_layer(layer: int, layers: int) -> None:
-    """Refuse layers that do not exist.
+    """Check that the layer exists.
 
     Raises:
         OptionOutOfRange: the layer does not exist.

@@ -1,7 +1,7 @@
 """Scores of pairs of positions, computed by the attention code of patched layers.
 
-A call is built as in a patched layer (prepare, rotate, extra key channels, terms), from identical tokens, so that pairs
-differ by position only. Regions are merged as the engine merges them.
+A call is built as in a patched layer (prepare, rotate, extra key channels, terms). All tokens are identical, so that
+pairs differ by position only. Regions are merged as in the engine.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from hf_posenc.insight.plots.registry import Target, position_range
 from hf_posenc.schemes.base import Scheme
 
 OfBlock = Callable[[Block, slice], Tensor]
-"""Map a block of rows, and their slice of the keys, to a value of each pair, ``[1, heads or 1, n, key]``."""
+"""Function from a block of rows and its slice of rows to a value of each pair, ``[1, heads or 1, n, key]``."""
 
 
 def seen(call: AttentionCall) -> Tensor:
-    """Visibility without a mask of the caller, bool ``[batch or 1, 1, query, key]``."""
+    """Return the pairs that are visible, bool ``[batch or 1, 1, query, key]``; there is no mask of a caller."""
     return dense_blocks.pairs_of(call, slice(0, call.query_length)).seen
 
 
 def distances(call: AttentionCall) -> Tensor:
-    """Query minus key position within their region, ``[batch, 1, query, key]``, float64; NaN where unseen."""
-    found = merged(call, lambda block, _: block.distance[:, None].double())
-    return found.masked_fill(~seen(call), torch.nan)
+    """Return query minus key position in their region, ``[batch, 1, query, key]``, float64; NaN if masked."""
+    distance = merged(call, lambda block, _: block.distance[:, None].double())
+    return distance.masked_fill(~seen(call), torch.nan)
 
 
 def added(call: AttentionCall) -> Tensor:
-    """What biases add to the scores, ``[batch, heads, query, key]``; NaN where unseen."""
-    found = merged(call, lambda block, rows: biased(call, block, rows) - block.scores)
-    return found.masked_fill(~seen(call), torch.nan)
+    """Return what biases add to the scores, ``[batch, heads, query, key]``; NaN if masked."""
+    bias = merged(call, lambda block, rows: biased(call, block, rows) - block.scores)
+    return bias.masked_fill(~seen(call), torch.nan)
 
 
 def scores(call: AttentionCall) -> Tensor:
-    """Whole logits, before the softmax, ``[batch, heads, query, key]``; NaN where unseen."""
+    """Return the logits before the softmax, ``[batch, heads, query, key]``; NaN if masked."""
     return logits(call).masked_fill(~seen(call), torch.nan)
 
 
 def logits(call: AttentionCall) -> Tensor:
-    """The same of all pairs, seen or not."""
-    found = merged(call, lambda block, rows: biased(call, block, rows)) * call.terms.logit_scale
+    """Return the logits of all pairs, masked or not."""
+    values = merged(call, lambda block, rows: biased(call, block, rows)) * call.terms.logit_scale
     factor = call.terms.row_scale
-    return found if factor is None else found * factor[..., None]
+    return values if factor is None else values * factor[..., None]
 
 
 def biased(call: AttentionCall, block: Block, rows: slice) -> Tensor:
-    """Scores of a block with all biases of a call."""
+    """Return the scores of a block with all biases of a call."""
     return dense_blocks.biased(block.scores, block, call.terms.bias, rows)
 
 
 def merged(call: AttentionCall, of_block: OfBlock) -> Tensor:
-    """A value of every pair, from the region it belongs to, ``[batch, heads or 1, query, key]``."""
+    """Return a value of every pair, computed in its region, ``[batch, heads or 1, query, key]``."""
     by_row = call.terms.row_rotation
     if by_row is not None:
         runs = length_rotation.runs(by_row.length_of(call.ctx.query_positions)[0])
@@ -67,25 +67,25 @@ def merged(call: AttentionCall, of_block: OfBlock) -> Tensor:
     every, keys = slice(0, call.query_length), dense_blocks.upcast(call)[0]
     rows = slice(call.first_query, call.first_query + call.query_length)
     pairs = dense_blocks.pairs_of(call, every)
-    whole: Tensor | None = None
-    for number, mine in pairs.claims.items():
+    values: Tensor | None = None
+    for number, claimed in pairs.claims.items():
         value = of_block(dense_blocks.block_of(call, number, keys, every, pairs.seen), rows)
-        whole = value if whole is None else torch.where(mine, value, whole)
-    return whole  # type: ignore[return-value]  # there is always a region
+        values = value if values is None else torch.where(claimed, value, values)
+    return values  # type: ignore[return-value]  # there is always a region
 
 
 def call_of(target: Target, length: int, coordinates: Tensor | None = None) -> AttentionCall:
-    """The attention call on a text of ``length`` tokens.
+    """Build the attention call on a text of ``length`` tokens.
 
-    All channels of queries and keys are equal: a pair scores 1 before position acts. A token's own states are 0.
+    All channels of queries and keys are equal, so that every pair scores 1 without positions. Hidden states are 0.
 
     Args:
         target: the scheme.
         length: tokens, from position 0 on.
-        coordinates: of every token ``[1, token, axes]``, for schemes with several.
+        coordinates: positions of every token ``[1, token, axes]``, for schemes with several axes.
 
     Raises:
-        OutsideModel: the scheme needs a layer's own projections, and there is no model.
+        OutsideModel: the scheme needs the projections of a layer, and there is no model.
         CannotCombine: parts of a composition conflict.
     """
     scheme, geometry = target.scheme, target.geometry
@@ -102,12 +102,12 @@ def call_of(target: Target, length: int, coordinates: Tensor | None = None) -> A
 def attention_call(
     scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, *, last: int | None = None
 ) -> AttentionCall:
-    """The call that a patched layer makes of prepared states, ``[batch, heads, token, dim]``.
+    """Build the call of a patched layer from prepared states, ``[batch, heads, token, dim]``.
 
     Args:
-        scheme: of the layer.
-        q, k, v: of all tokens.
-        ctx: their positions.
+        scheme: scheme of the layer.
+        q, k, v: queries, keys and values of all tokens.
+        ctx: positions of the tokens.
         last: number of query rows, the last ones; None for all.
     """
     queries, keys, values = rotated(scheme, q, k, v, ctx)
@@ -122,12 +122,12 @@ def attention_call(
 
 
 def remaps(target: Target) -> bool:
-    """Whether some pairs have another distance than their own."""
+    """Whether the scheme changes the distance of some pairs."""
     return any(region.remaps for region in target.scheme.regions(target.context(position_range(1))))
 
 
 def temperatures(target: Target, length: int) -> Tensor:
-    """Factor of every row's logits, ``[heads or 1, query]``."""
+    """Return the factor of the logits of every row, ``[heads or 1, query]``."""
     scheme = target.scheme
     terms = scheme.terms(target.context(scheme.reposition(position_range(length), training=False)))
     factor = torch.full((1, length), terms.logit_scale)
@@ -137,5 +137,5 @@ def temperatures(target: Target, length: int) -> Tensor:
 
 
 def of_last_row(values: Tensor) -> Tensor:
-    """The last query's values ``[…, query, key]`` by distance, nearest first."""
+    """Return the values ``[…, query, key]`` of the last query by distance, nearest first."""
     return values[..., -1, :].flip(-1)

@@ -45,7 +45,7 @@ class View:
         channels: channels of the embedding, or rotation pairs.
 
     Raises:
-        OptionOutOfRange: one has another type, or fewer than two positions are to be shown.
+        OptionOutOfRange: a field has a wrong type, or ``length`` is below 2.
     """
 
     length: Annotated[int, Ge(2)] | None = None
@@ -83,8 +83,8 @@ class View:
 
 def evenly(count: int, most: int) -> list[int]:
     """Choose at most ``most`` evenly spaced indices out of ``count``, the first and the last included."""
-    shown = min(most, count)
-    return sorted({round(n * (count - 1) / max(1, shown - 1)) for n in range(shown)})
+    size = min(most, count)
+    return sorted({round(n * (count - 1) / max(1, size - 1)) for n in range(size)})
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class Plot(ABC):
     Class attributes:
         name: registered name.
         title: what it shows.
-        hooks: the plot shows what schemes that implement one of these hooks do.
-        companions: schemes that implement one of these may be drawn as well.
+        hooks: the plot shows schemes that implement one of these hooks.
+        companions: schemes that implement one of these hooks may be drawn beside them.
         trained_length, factor: defaults, in tokens and as extension factor.
         options: fields of `View` that `numbers` reads; others are refused.
-        general: whether it shows every scheme, and so is the default of those alone that no other plot shows.
-        positions: how many are shown by default; None for the target length.
+        general: whether it shows every scheme; it is then the default only of schemes that no other plot shows.
+        positions: default number of positions; None for the target length.
     """
 
     name: ClassVar[str]
@@ -120,11 +120,11 @@ class Plot(ABC):
     positions: ClassVar[int | None] = None
 
     def shows(self, target: Target) -> bool:
-        """Whether the plot shows what the scheme does: it is then listed, and the first of those is the default."""
+        """Whether the plot shows what the scheme does. Such plots are listed, and the first is the default."""
         return self.general or target.has(*self.hooks)
 
     def accepts(self, target: Target) -> bool:
-        """Whether the scheme can be drawn, also where that says little, beside others or by the plot's name."""
+        """Whether the scheme can be drawn at all: beside other schemes, or if the plot is named."""
         return target.has(*self.hooks, *self.companions) or self.shows(target)
 
     def length(self, target: Target) -> int:
@@ -133,7 +133,7 @@ class Plot(ABC):
 
     @abstractmethod
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        """Compute what is drawn: tensors and plain values; ``view.length`` is never None."""
+        """Compute the numbers to draw, tensors and plain values; ``view.length`` is never None."""
 
     @abstractmethod
     def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
@@ -172,10 +172,10 @@ class Target:
     """A scheme to plot.
 
     Attributes:
-        label: name in the plot.
+        label: name of the scheme in the plot.
         scheme: scheme of one layer.
         table: the model's position table, ``[rows, width]``, if it has one.
-        projections: of the layer, if there is a model.
+        projections: projections of the layer, if there is a model.
         layer: index of the layer.
     """
 
@@ -195,7 +195,7 @@ class Target:
         return any(implements(self.scheme, hook) for hook in hooks)
 
     def added(self, positions: Tensor) -> Tensor | None:
-        """What is added to embeddings at ``positions [1, n]``, by the scheme or from the model's own table."""
+        """Return what the scheme or the model's table adds to embeddings at ``positions [1, n]``, or None."""
         code = self.scheme.embed(positions)
         if code is not None or self.table is None or (self.scheme.replaces_host and not self.scheme.keeps_table):
             return code

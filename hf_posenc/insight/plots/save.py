@@ -1,4 +1,4 @@
-"""Plots as files: deterministic PNG or SVG, and their numbers for JSON."""
+"""Save plots as deterministic PNG or SVG files, and their numbers as JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hf_posenc.insight.plots.registry import Plot, Sheet
 
 FILES = ".png", ".svg"
 ComputedPlot = tuple[Plot, Sequence[Sheet]]
-"""A plot with its numbers, one sheet per scheme."""
+"""A plot and its numbers, one sheet per scheme."""
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a file name that matplotlib would read as another format.
+    """Refuse a file name with a suffix of another format.
 
     Raises:
         OptionOutOfRange: the suffix is none of `FILES`.
@@ -31,7 +31,7 @@ def check_ending(path: Path) -> None:
 
 
 def save(computed: Sequence[ComputedPlot], path: Path) -> list[Path]:
-    """Write plots, all of them or none: one file each, named after the plot where there are several.
+    """Write one file per plot, all of them or none; several files are named after their plots.
 
     Returns:
         The files.

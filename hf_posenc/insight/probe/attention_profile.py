@@ -2,9 +2,8 @@
 
     mass[h, δ] = mean over rows i of w[h, i, i − δ]          δ = query position − key position
 
-Over all distances the mass sums to 1, less the weight of a learned sink. In a decoder δ ≥ 0. A patched layer is
-intercepted where it passes a call on. A model without a scheme carries ``host`` meanwhile: its own positions, which
-computes the same.
+Over all distances the mass sums to 1, minus the weight of a learned sink. In a decoder δ ≥ 0. Calls are captured in
+patched layers. An unpatched model is therefore patched with ``host`` meanwhile: its own positions, with equal outputs.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ class Profile:
         return (self.mass * self.distances.abs()).sum(1) / self.mass.sum(1)
 
     def within(self, first: int, last: int) -> Tensor:
-        """Mass at ``first ≤ ∣δ∣ ≤ last``, ``[heads]``."""
-        far = self.distances.abs()
-        return self.mass[:, (far >= first) & (far <= last)].sum(1)
+        """Return the mass at ``first ≤ ∣δ∣ ≤ last``, ``[heads]``."""
+        distances = self.distances.abs()
+        return self.mass[:, (distances >= first) & (distances <= last)].sum(1)
 
     def strongest(self) -> tuple[Tensor, Tensor]:
         """Return the distance with the most mass, and that mass, ``[heads]`` each."""
@@ -61,7 +60,7 @@ class Profile:
 
 
 class Tally:
-    """Accumulate attention rows of a layer, over texts of one length."""
+    """Accumulate the attention rows of a layer over texts of one length."""
 
     def __init__(self, heads: int, length: int, causal: bool) -> None:
         self.first_distance, self.rows = 0 if causal else 1 - length, 0
@@ -72,8 +71,8 @@ class Tally:
         """Add the ``weights [heads, rows, key]`` of a block of rows."""
         exact = weights.double().cpu()
         columns = torch.arange(rows.start, rows.stop)[:, None] - torch.arange(exact.shape[2]) - self.first_distance
-        seen = columns >= 0  # in a decoder, keys after the query have no weight
-        self.mass.index_add_(1, columns[seen], exact[:, seen])
+        visible = columns >= 0  # in a decoder, keys after the query have no weight
+        self.mass.index_add_(1, columns[visible], exact[:, visible])
         self.sink += exact[:, :, 0].sum(1)
         self.rows += exact.shape[1]
 
@@ -84,10 +83,10 @@ class Tally:
 
 def edges(length: int) -> list[int]:
     """Return the first distances of doubling bins: 0, 1, 2, 4, 8 … tokens."""
-    found = [0, 1]
-    while found[-1] * 2 < length:
-        found.append(found[-1] * 2)
-    return found
+    starts = [0, 1]
+    while starts[-1] * 2 < length:
+        starts.append(starts[-1] * 2)
+    return starts
 
 
 def binned(profile: Profile, starts: Sequence[int]) -> Tensor:
@@ -97,12 +96,12 @@ def binned(profile: Profile, starts: Sequence[int]) -> Tensor:
 
 
 CallCallback = Callable[[int, AttentionCall], None]
-"""Called with the layer and its attention call."""
+"""Called with the index of a layer and its attention call."""
 
 
 @contextmanager
 def with_a_scheme(model: nn.Module) -> Iterator[None]:
-    """Inside the block, a model without a scheme carries ``host``."""
+    """Patch a model without a scheme with ``host`` inside the block."""
     if is_patched(model):
         yield
         return
@@ -115,7 +114,7 @@ def with_a_scheme(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def capture_attention(model: nn.Module, on_call: CallCallback) -> Iterator[None]:
-    """Inside the block, call ``on_call(layer, call)`` for every self-attention of a forward pass of a patched model."""
+    """Call ``on_call(layer, call)`` for every self-attention of a patched model inside the block."""
     attentions = attentions_of(model)
     try:
         for layer, attention in enumerate(attentions):
@@ -133,27 +132,27 @@ def attentions_of(model: nn.Module) -> list[Any]:
 
 
 def capture(attention: Any, layer: int, on_call: CallCallback) -> None:
-    """Wrap the method that computes a rotated call of a patched layer.
+    """Wrap the method that computes a rotated call of a patched layer, so that it reports the call.
 
-    Added is what the model itself does to scores: a soft cap as in Gemma 2, an attention sink as in gpt-oss.
+    The reported call includes the model's own soft cap, as in Gemma 2, and its attention sink, as in gpt-oss.
     """
     mix = attention.mix
 
     def recorded(call: RotatedCall, host: dict[str, Any], cache: Any) -> Any:
         plan, shared, ctx, sink = call.plan, call.shared, call.ctx, host.get("s_aux")
-        count = plan.ctx.key_positions.shape[1]  # the rest of a static cache is not written yet
+        count = plan.ctx.key_positions.shape[1]  # later entries of a static cache are not written yet
         keys = tuple(call.keys[number % len(call.keys)][:, :, :count] for number in shared.key_copies)
         at_read = () if plan.at_read is None else plan.at_read.rotations
         if shared.plain:  # the model's own function knows no other positions
             positions, at_read = torch.arange(count, device=ctx.device)[None], ()
             last = positions[:, -call.queries[0].shape[2] :]
             ctx = PositionContext(last, positions, attention.is_causal, contiguous=True)
-        own = shared.terms if sink is None else with_sink(shared.terms, sink)
-        seen = plan.mask if isinstance(plan.mask, Tensor) and plan.mask.ndim == 4 else None  # others: causality alone
+        terms = shared.terms if sink is None else with_sink(shared.terms, sink)
+        mask = plan.mask if isinstance(plan.mask, Tensor) and plan.mask.ndim == 4 else None  # None: causality alone
         factor, cap = getattr(attention, attention.score_factor), host.get("softcap")
         values = call.values[:, :, :count]
-        one = AttentionCall(call.queries, keys, values, own, ctx, seen, factor, softcap=cap, at_read=at_read)
-        on_call(layer, one.with_rotated_keys())
+        reported = AttentionCall(call.queries, keys, values, terms, ctx, mask, factor, softcap=cap, at_read=at_read)
+        on_call(layer, reported.with_rotated_keys())
         return mix(call, host, cache)
 
     attention.__dict__["mix"] = recorded

@@ -1,4 +1,4 @@
-"""Three plots of a probe: attention by distance, maps of heads, loss by context length."""
+"""Two plots of a probe: attention weight by distance, and maps of layer × head."""
 
 from __future__ import annotations
 
@@ -10,25 +10,17 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.plotting import (
-    COLOURS,
     MAGNITUDES,
-    MARKERS,
     SIGNED,
     WIDEST,
-    figure,
-    length_ticks,
-    mark_trained,
     panels,
-    plain,
     save_figure,
 )
 from hf_posenc.insight.probe.attention_profile import binned, edges
-from hf_posenc.insight.probe.loss_by_context import FEWEST
 from hf_posenc.insight.probe.run import Probe
 from hf_posenc.insight.probe.variant import MOST, Variant
 
-HUES = (COLOURS[0], COLOURS[4])
-ENDS = (100, 150, 150)  # of the scales, percent; orthogonal outputs of equal norm differ by 141 %
+SCALE_ENDS = (100, 150, 150)  # percent; orthogonal outputs of equal norm differ by 141 %
 TITLES = (
     "most weight at one\ndistance (named over 50 %)", "positions shuffled\nfor one layer",
     "positions shuffled\nfor the whole model",
@@ -36,41 +28,41 @@ TITLES = (
 
 
 def heat_map(axes: Any, values: Tensor, title: str, low: float, high: float, colours: str = MAGNITUDES) -> Any:
-    """Draw ``values [down, across]`` as coloured cells under a title."""
+    """Draw ``values [row, column]`` as coloured cells under a title."""
     axes.set_title(title, loc="left", fontsize=9)
     axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
     return axes.imshow(values.tolist(), cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="none")
 
 
-def bar_below(canvas: Any, image: Any, axes: list[Any], label: str) -> None:
-    """A colour bar under the panels that it belongs to, where no other panel can be taken for its own."""
+def colour_bar_below(canvas: Any, image: Any, axes: list[Any], label: str) -> None:
+    """Draw a colour bar below the panels that share its scale."""
     canvas.colorbar(image, ax=axes, label=label, location="bottom", pad=0.03, fraction=0.06, aspect=30)
 
 
 def distance_plot(probe: Probe, path: Path) -> None:
     """Plot attention weight by distance, one row per head: unpatched, patched, and the change."""
-    maps = [map_of(variant) for variant in probe.variants]
+    maps = [binned_weights(variant) for variant in probe.variants]
     comparable = probe.moved is not None
     columns = len(maps) + comparable
     canvas, grid = panels(WIDEST / 3 * columns, min(9.0, 1.4 + 0.16 * len(maps[0])), 1, columns, shared=False)
-    most = max(float(one.max()) for one in maps)
-    for axes, variant, shares in zip(grid, probe.variants, maps, strict=False):
-        image = heat_map(axes, shares, f"{variant.label}, {variant.length:,} tokens", 0, most)
+    highest = max(float(weights.max()) for weights in maps)
+    for axes, variant, weights in zip(grid, probe.variants, maps, strict=False):
+        image = heat_map(axes, weights, f"{variant.label}, {variant.length:,} tokens", 0, highest)
         ticks_of_map(axes, variant)
     grid[0].set_ylabel("layer (one row per head)")
-    bar_below(canvas, image, grid[: len(maps)], "attention weight (% of a row)")
+    colour_bar_below(canvas, image, grid[: len(maps)], "attention weight (% of a row)")
     if comparable:
         change = maps[1] - maps[0]
         bound = float(change.abs().max()) or 1.0
         image = heat_map(grid[-1], change, "change", -bound, bound, SIGNED)
         ticks_of_map(grid[-1], probe.variants[1])
-        bar_below(canvas, image, grid[-1:], "change (percentage points)")
+        colour_bar_below(canvas, image, grid[-1:], "change (percentage points)")
     save_figure(canvas, path)
 
 
-def map_of(variant: Variant) -> Tensor:
-    """Attention weight in bins of distance, in percent of a row, ``[layers · heads, bin]``."""
+def binned_weights(variant: Variant) -> Tensor:
+    """Return attention weights in bins of distance, in percent of a row, ``[layers · heads, bin]``."""
     return 100 * torch.cat([binned(profile, edges(variant.length)) for profile in variant.profiles])
 
 
@@ -94,70 +86,41 @@ def range_name(first: int, last: int) -> str:
 
 
 def heads_plot(probe: Probe, path: Path) -> None:
-    """Plot three maps of layer × head per variant: the strongest distance, and the effect of shuffled positions."""
+    """Plot three maps of layer × head per variant: largest weight at one distance, and two effects of the shuffle."""
     layers, heads = probe.variants[0].direct.shape
     width, height = max(2.5, min(4.5, 0.9 + 0.22 * heads)), max(1.9, min(6.0, 1.1 + 0.2 * layers))
     rows = len(probe.variants)
     canvas, grid = panels(min(WIDEST, 3 * width), 0.7 + rows * height, rows, 3, shared=False)
-    for above, variant in enumerate(probe.variants):
-        row = grid[3 * above : 3 * above + 3]
+    for number, variant in enumerate(probe.variants):
+        row = grid[3 * number : 3 * number + 3]
         strongest = torch.stack([profile.strongest()[1] for profile in variant.profiles])
-        shown = (strongest, variant.direct, variant.total)
-        for axes, values, title, top in zip(row, shown, TITLES, ENDS, strict=True):
-            heat_map(axes, 100 * values, "" if above else title, 0, top)
+        maps = (strongest, variant.direct, variant.total)
+        for axes, values, title, top in zip(row, maps, TITLES, SCALE_ENDS, strict=True):
+            heat_map(axes, 100 * values, "" if number else title, 0, top)
             axes.set_xlabel("head")
-            axes.set_xticks(range(0, heads, max(1, -(-heads // 8))))  # at most eight are labelled
+            axes.set_xticks(range(0, heads, max(1, -(-heads // 8))))  # at most eight labels
             axes.set_yticks(range(0, layers, max(1, -(-layers // 8))))
         row[0].set_ylabel(f"{variant.label}\nlayer")
-        name_fixed(row[0], variant)
-    bar_below(canvas, grid[0].images[0], grid[::3], "attention weight (% of a row)")
+        annotate_distances(row[0], variant)
+    colour_bar_below(canvas, grid[0].images[0], grid[::3], "attention weight (% of a row)")
     shuffled = [axes for n, axes in enumerate(grid) if n % 3]
-    bar_below(canvas, shuffled[0].images[0], shuffled, "change of the output (%)")
+    colour_bar_below(canvas, shuffled[0].images[0], shuffled, "change of the output (%)")
     save_figure(canvas, path)
 
 
-def name_fixed(axes: Any, variant: Variant) -> None:
-    """Annotate heads that attend mostly to one distance with that distance."""
+def annotate_distances(axes: Any, variant: Variant) -> None:
+    """Write the distance on the cell of every head that attends mostly to one distance."""
     for head in variant.heads:
         if head.share > MOST:
             colour = "black" if head.share > 0.55 else "white"
             axes.text(head.head, head.layer, str(head.strongest), ha="center", va="center", fontsize=8, color=colour)
 
 
-def loss_plot(probe: Probe, path: Path) -> None:
-    """Plot the loss of the same last tokens by context length."""
-    canvas, axes = figure(6.4, 3.6)
-    measured = [variant for variant in probe.variants if variant.loss is not None]
-    for number, variant in enumerate(measured):
-        loss, style = variant.loss, {"color": HUES[number], "marker": MARKERS[number]}
-        assert loss is not None
-        errors = [loss.difference(loss.best, i)[1] for i in range(len(loss.lengths))]
-        enough = len(loss.losses) >= FEWEST
-        label = variant.label + (f": used length {loss.used_length:,} (ringed)" if enough else "")
-        axes.plot(loss.lengths, loss.means, linewidth=1.8, markersize=5, zorder=3, label=label, **style)
-        axes.errorbar(loss.lengths, loss.means, errors, fmt="none", ecolor=HUES[number], alpha=0.6, linewidth=0.9)
-        if enough:
-            ring = loss.used_length, loss.means[loss.lengths.index(loss.used_length)]
-            axes.plot(*ring, "o", markersize=14, fillstyle="none", color=HUES[number], zorder=4)
-    lengths = sorted({length for variant in measured if variant.loss for length in variant.loss.lengths})
-    length_ticks(axes, lengths, probe.trained_length)
-    axes.set_xlabel("context length (tokens; multiples of the trained length)")
-    axes.set_ylabel("loss of the same last tokens (nats/token)")
-    mark_trained(axes, probe.trained_length)
-    plain(axes)
-    axes.legend(frameon=False, fontsize=9)
-    save_figure(canvas, path)
-
-
-PLOTS: dict[str, Callable[[Probe, Path], None]] = {
-    "distance": distance_plot, "heads": heads_plot, "loss": loss_plot,
-}  # fmt: skip
+PLOTS: dict[str, Callable[[Probe, Path], None]] = {"distance": distance_plot, "heads": heads_plot}
 
 
 def write_plots(probe: Probe, folder: Path) -> list[Path]:
-    """Write all applicable plots as PNG files."""
-    measured = any(variant.loss is not None for variant in probe.variants)
-    names = [name for name in PLOTS if measured or name != "loss"]
-    for name in names:
-        PLOTS[name](probe, folder / f"{name}.png")
-    return [folder / f"{name}.png" for name in names]
+    """Write every plot as a PNG file, and return the files."""
+    for name, plot in PLOTS.items():
+        plot(probe, folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in PLOTS]

@@ -1,15 +1,15 @@
-"""Find heads that use position: shuffle the position ids and measure how much each head's output changes.
+"""Position shuffle: permute the position ids, and measure how much the output of each head changes.
 
     change[h] = ‖o′_h − o_h‖ / ‖o_h‖            o: outputs of head h, over all measured rows
 
-Token order and attention mask stay; position ids are permuted, so that the model meets no unseen position.
+Token order and attention mask stay. A permutation of position ids shows the model no new positions.
 
 total   all layers use shuffled positions, so the inputs of later layers change as well
-direct  every layer gets its original hidden states, and only its attention uses shuffled positions; 0 where position
-        enters by the embeddings alone, as in unpatched GPT-2 and BERT
+direct  every layer gets its original hidden states, and only its attention uses shuffled positions; 0 if position
+        enters through the embeddings only, as in unpatched GPT-2 and BERT
 
-Weights and outputs are computed a block of rows at a time, so that memory stays bounded: a block of n rows takes
-``heads · n · keys`` numbers. They are exact for every combination of terms: the engine's dense route computes them.
+Weights and outputs are computed in blocks of rows to bound memory: a block of n rows takes ``heads · n · keys``
+numbers. The engine's dense route computes them, so they are exact for every combination of terms.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ def outputs(
     Args:
         model: causal or masked language model.
         ids: token ids, ``[1, token]``.
-        rows: blocks of rows that are kept.
+        rows: blocks of rows to return.
         on_rows: called with each block, its weights and its outputs.
         positions: position ids, ``[1, token]``; by default the model's own.
     """
-    found: dict[int, list[Tensor]] = {}
+    by_layer: dict[int, list[Tensor]] = {}
 
     def keep_rows(layer: int, call: AttentionCall) -> None:
         for block, weights, mixed in weights_of(call, rows):
             on_rows(layer, block, weights, mixed)
-            found.setdefault(layer, []).append(mixed)
+            by_layer.setdefault(layer, []).append(mixed)
 
     inputs: dict[str, Any] = {}
-    if positions is not None:  # without a mask, transformers takes jumps in position ids for borders of packed texts
+    if positions is not None:  # without a mask, transformers takes jumps in positions for packed texts
         inputs = {"position_ids": positions, "attention_mask": torch.ones_like(ids)}
     with with_a_scheme(model), capture_attention(model, keep_rows):
         base_model_of(model)[0](input_ids=ids, **inputs, **no_cache(model))
-    return [torch.cat(found[layer], dim=1) for layer in sorted(found)]
+    return [torch.cat(by_layer[layer], dim=1) for layer in sorted(by_layer)]
 
 
 def no_cache(model: nn.Module) -> dict[str, bool]:
-    """Return the keyword that keeps a decoder from filling a KV cache."""
+    """Return the keyword argument with which a decoder fills no KV cache."""
     base: Any = base_model_of(model)[0]
     return {"use_cache": False} if getattr(base.config, "is_decoder", True) or is_causal(model) else {}
 
@@ -82,26 +82,26 @@ def changes(
     recorded: dict[int, Tensor] = {}
 
     def keep(layer: int, states: Tensor) -> Tensor:
-        recorded[layer] = states.cpu()  # of all layers: too much for a GPU
+        recorded[layer] = states.cpu()  # all layers together do not fit on a GPU
         return states
 
     with with_a_scheme(model):
         with changed_inputs(model, keep):
-            clean = outputs(model, ids, rows, on_rows)
+            original = outputs(model, ids, rows, on_rows)
         with changed_inputs(model, lambda layer, states: recorded[layer].to(states.device)):
             direct = outputs(model, ids, rows, positions=order)
         total = outputs(model, ids, rows, positions=order)
-    return torch.stack(list(map(change, clean, direct))), torch.stack(list(map(change, clean, total)))
+    return torch.stack(list(map(change, original, direct))), torch.stack(list(map(change, original, total)))
 
 
 def change(before: Tensor, after: Tensor) -> Tensor:
-    """Relative change of ``[heads, rows, dim]``, one number per head."""
+    """Return the relative change of outputs ``[heads, rows, dim]``, one number per head."""
     return ((after - before).norm(dim=(1, 2)) / before.norm(dim=(1, 2)).clamp(min=1e-30)).double().cpu()
 
 
 @contextmanager
 def changed_inputs(model: nn.Module, changed: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
-    """Inside the block, attention layer n gets ``changed(n, states)`` in place of its hidden states."""
+    """Pass ``changed(n, states)`` to attention layer n instead of its hidden states inside the block."""
 
     def hook_of(layer: int) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -150,7 +150,7 @@ def weights_of(call: AttentionCall, rows: Sequence[slice]) -> Iterator[tuple[sli
 
 
 def runs_of(call: AttentionCall, block: slice) -> Iterator[tuple[AttentionCall, slice]]:
-    """Split a block into runs of rows that share one rotation, each rotated; usually the block itself."""
+    """Split a block into runs of rows with one rotation, and rotate each; usually the block is one run."""
     if call.terms.row_rotation is None:
         yield call, block
         return
@@ -162,6 +162,6 @@ def runs_of(call: AttentionCall, block: slice) -> Iterator[tuple[AttentionCall, 
 
 def weigh(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
     """Compute weights and outputs of a block of rows."""
-    rotated = keys if call.start is None else dense_blocks.upcast(call)[0]  # a run has keys of its own
+    rotated = keys if call.start is None else dense_blocks.upcast(call)[0]  # a run has its own keys
     mixed, weights = dense_blocks.weigh_and_mix(call, rotated, values, rows)
     return weights[0], mixed[0]

@@ -22,8 +22,7 @@ from hf_posenc.eval.lm.prefixes import frame_of
 from hf_posenc.eval.tasks.sweep import Count, Seed, checked
 from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
 from hf_posenc.eval.texts.windows import tokenized_documents
-from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
-from hf_posenc.insight.probe.variant import ProbePlan, Variant, measure
+from hf_posenc.insight.probe.variant import NEAR, ProbePlan, Variant, measure
 from hf_posenc.patching.layer_schemes import trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched
@@ -37,7 +36,7 @@ class Probe:
     """Result of `probe`.
 
     Attributes:
-        variants: the model as given; then, where a scheme is given, the model patched with it.
+        variants: the model as passed; then, with a scheme, the model patched with it.
         trained_length: pre-training context length in tokens.
         samples: number of texts.
     """
@@ -50,7 +49,7 @@ class Probe:
     def moved(self) -> Tensor | None:
         """Share of each head's attention that the scheme moves to other distances, 0 … 1, ``[layers, heads]``.
 
-        The total variation distance between the two profiles. None where there is one variant only, or the two were
+        The total variation distance between the two profiles. None if there is one variant only, or if the two were
         measured at different lengths.
         """
         if len(self.variants) < 2 or self.variants[0].length != self.variants[1].length:
@@ -78,52 +77,50 @@ def probe(
     length: int | None = None,
     text: TextToMeasure = None,
     text_field: str = "text",
-    samples: int = 32,
+    samples: int = 4,
     rows: int = 256,
-    scored: int = 32,
     seed: int = 0,
     progress: StepCallback = lambda doing: None,
     **options: Any,
 ) -> Probe:
-    """Measure where a model's heads attend, which of them use position, and how much context the model uses.
+    """Measure where a model's heads attend, and which of them use position.
 
     Args:
-        model: patched or not, restored to its state when this returns; or a name as `from_pretrained` takes it.
-        tokenizer: fast tokenizer of the model; by default that of a model given by name.
-        scheme, factor, target_length, options: as in `patch_model`. With a scheme, the model is measured as it is and
-            with this scheme in place of its own.
-        length: tokens per text; by default the target length of the scheme, else the size of the position table or,
-            without a table, twice the trained length.
+        model: a model, patched or not, in the same state afterwards; or a name that `from_pretrained` accepts.
+        tokenizer: fast tokenizer of the model; required unless the model is a name.
+        scheme, factor, target_length, options: as in `patch_model`. With a scheme, the model is measured twice: as it
+            is, and patched with this scheme instead.
+        length: tokens per text; by default the target length of the scheme. Without a scheme, the default is the size
+            of the position table, or twice the trained length.
         text, text_field: as in `hf_posenc.eval.evaluate`.
         samples: number of texts, spread evenly over the documents.
-        rows: attention rows measured per text, in four of the texts; 64 rows are in memory at a time.
-        scored: tokens at the end of each text whose loss is measured.
+        rows: attention rows measured per text; 64 rows are in memory at a time.
         seed: random seed of the position shuffle.
         progress: called with a description of the current step.
 
     Raises:
         TextTooShort: the documents have not enough text.
-        LengthTooShort: ``length`` has no room for the scored tokens.
+        LengthTooShort: a text of ``length`` tokens has no distances beyond the near ones.
         WeightsNotFinite: a weight is NaN or infinite.
         TaskOptionOutOfRange: a count is not a positive integer.
-        UnknownOption: an option of a scheme is given, and no scheme.
-        PosEncError: the scheme is refused, or a name leads to no model.
+        UnknownOption: an option of a scheme is passed without a scheme.
+        PosEncError: the scheme is refused, or no model has this name.
     """
-    given = {"factor": factor, "target_length": target_length, **options}
-    if scheme is None and (unused := [name for name, value in given.items() if value is not None]):
+    scheme_arguments = {"factor": factor, "target_length": target_length, **options}
+    if scheme is None and (unused := [name for name, value in scheme_arguments.items() if value is not None]):
         raise UnknownOption(
-            f"{unused[0]!r} belongs to a scheme, and none is asked for. Pass scheme=, or length= for longer texts."
+            f"{unused[0]!r} belongs to a scheme, and no scheme is passed. Pass scheme=, or length= for longer texts."
         )
     if isinstance(model, (str, os.PathLike)):
         tokenizer = tokenizer_of(ModelName.of(model)) if tokenizer is None else tokenizer
         model = from_pretrained(model)
-    check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, seed=seed)
+    check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, seed=seed)
     own_text = measured_text(text, field=text_field)
     with evaluation_mode(model):
         trained, reach, table = lengths_of(model, scheme, factor, target_length, options)
         probed = length or reach
         check_text_memory(model, probed)
-        settings = {"samples": samples, "rows": rows, "scored": scored, "seed": seed}
+        settings = {"samples": samples, "rows": rows, "seed": seed}
 
         def measured(label: str, tokens: int) -> Variant:
             return measure(model, plan_of(model, tokenizer, own_text, tokens, trained, **settings), label, progress)
@@ -156,13 +153,13 @@ def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, see
 def lengths_of(
     model: nn.Module, scheme: SchemeSpec | None, factor: float | None, target: int | None, options: Mapping[str, Any]
 ) -> tuple[int, int, int | None]:
-    """Trained length, length that is probed by default, and size of the position table or None, in tokens."""
+    """Return trained length, default probed length, and size of the position table or None, in tokens."""
     base, adapter = base_model_of(model)
-    carried = describe(model) if is_patched(model) else None
-    trained = carried.trained_length if carried else trained_length_of_patch(adapter, base.config, scheme, options)
+    patch = describe(model) if is_patched(model) else None
+    trained = patch.trained_length if patch else trained_length_of_patch(adapter, base.config, scheme, options)
     table = adapter.geometry(base.config, trained_length=trained, target_length=trained).table
-    if carried is not None:
-        return trained, carried.target_length, table
+    if patch is not None:
+        return trained, patch.target_length, table
     if target is not None or factor is not None:
         return trained, target or int(trained * (factor or 1)), table
     return trained, 2 * trained if table is None else table, table
@@ -171,53 +168,42 @@ def lengths_of(
 def plan_of(
     model: nn.Module, tokenizer: Any, text: MeasuredText, length: int, trained: int, *, samples: int, **settings: Any
 ) -> ProbePlan:
-    """Cut texts of ``length`` tokens out of documents, and choose the context lengths at which they are scored."""
+    """Cut texts of ``length`` tokens out of the documents, with the tokenizer's special tokens around each."""
     prefix, suffix = frame_of(tokenizer)
-    special = SpecialTokenCounts(len(prefix), len(suffix))
     documents = [source.ids for source in tokenized_documents(tokenizer, text)]
     highest = max((token for ids in (prefix, *documents, suffix) for token in ids), default=0)
     check_vocabulary(base_model_of(model)[0], highest)
-    inner, scored = length - special.before - special.after, settings["scored"]
-    shortest = 2 * scored + special.before + special.after
-    if inner < 2 * scored:
+    special = len(prefix) + len(suffix)
+    if length - special <= NEAR:
         raise LengthTooShort(
-            f"A length of {length} tokens has no room for context before {scored} scored ones. "
-            f"Ask for a length of at least {shortest}, or score fewer tokens."
+            f"In a text of {length} tokens every distance is near: {NEAR} tokens or fewer. "
+            f"Pass a length of at least {NEAR + special + 1}."
         )
     device = next(model.parameters()).device
-    texts = [
-        torch.tensor([[*prefix, *piece, *suffix]], device=device) for piece in pieces(documents, inner, samples, scored)
-    ]
-    return ProbePlan(texts, special, trained, context_lengths(length, trained, shortest), **settings)
+    passages = cut_passages(documents, length - special, samples)
+    texts = [torch.tensor([[*prefix, *passage, *suffix]], device=device) for passage in passages]
+    return ProbePlan(texts, trained, **settings)
 
 
-def pieces(documents: Sequence[Sequence[int]], length: int, samples: int, scored: int) -> Iterator[Sequence[int]]:
-    """Cut ``samples`` pieces of ``length`` tokens, spread evenly over documents; no two score the same tokens."""
-    rooms = [max(0, (len(ids) - length) // scored + 1) for ids in documents]
-    if sum(rooms) < samples:
+def cut_passages(documents: Sequence[Sequence[int]], length: int, samples: int) -> Iterator[Sequence[int]]:
+    """Cut ``samples`` different passages of ``length`` tokens, spread evenly over the documents; they may overlap."""
+    starts = [max(0, len(ids) - length + 1) for ids in documents]
+    if sum(starts) < samples:
         raise TextTooShort(
             f"{samples} texts of {length} tokens were asked for, and the text has {sum(map(len, documents))} tokens, "
-            f"its longest document {max(map(len, documents))}. Give longer ones, a shorter length or fewer samples."
+            f"its longest document {max(map(len, documents))}. Pass longer texts, a shorter length or fewer samples."
         )
-    for ids, count in zip(documents, shares(rooms, samples), strict=True):
+    for ids, count in zip(documents, shares(starts, samples), strict=True):
         for i in range(count):
             start = i * (len(ids) - length) // max(1, count - 1)
             yield ids[start : start + length]
 
 
-def context_lengths(length: int, trained: int, least: int) -> tuple[int, ...]:
-    """Halve the length repeatedly down to ``least``, and include the trained length; ascending, in tokens."""
-    found: Sequence[int] = [length]
-    while found[-1] // 2 >= least:
-        found = [*found, found[-1] // 2]
-    return tuple(sorted({*found, *([trained] if least <= trained < length else [])}))
-
-
-def shares(rooms: Sequence[int], count: int) -> list[int]:
-    """Divide ``count`` in proportion to ``rooms``, none of which gets more than it has (largest remainders)."""
-    total = sum(rooms)
-    found = [count * room // total for room in rooms]
-    by_remainder = sorted(range(len(rooms)), key=lambda index: -(count * rooms[index] % total))
-    for index in by_remainder[: count - sum(found)]:
-        found[index] += 1
-    return found
+def shares(capacities: Sequence[int], count: int) -> list[int]:
+    """Divide ``count`` in proportion to the capacities by largest remainders; no share exceeds its capacity."""
+    total = sum(capacities)
+    quotas = [count * capacity // total for capacity in capacities]
+    by_remainder = sorted(range(len(capacities)), key=lambda index: -(count * capacities[index] % total))
+    for index in by_remainder[: count - sum(quotas)]:
+        quotas[index] += 1
+    return quotas

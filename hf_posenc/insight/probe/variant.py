@@ -1,4 +1,4 @@
-"""Probe one variant of a model, unpatched or patched with a scheme: where its heads attend, and what text it uses."""
+"""Probe one variant of a model, unpatched or patched with a scheme: where its heads attend, and which use position."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.progress import StepCallback
-from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.insight.probe.attention_profile import Profile, Tally, binned, edges
-from hf_posenc.insight.probe.loss_by_context import LossByContext, SpecialTokenCounts, loss_by_context
 from hf_posenc.insight.probe.position_shuffle import changes, chosen_rows
 from hf_posenc.patching.layer_schemes import is_causal
 
 MOST = 0.5  # share of a row's attention weight, averaged over rows
 NEAR = 16  # tokens
 NEIGHBOURS = {0: "itself", 1: "previous token", -1: "next token"}
-USES = 0.1  # relative change of its output under shuffled positions
-ATTENTION_TEXTS = 4  # attention weights vary less between texts than losses do
+USES = 0.1  # relative change of a head's output under shuffled positions
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Head:
         sink: weight on the first token.
         near: weight at distances up to 16 tokens.
         beyond: weight at distances of the trained length and more.
-        direct, total: relative change of its output under shuffled positions; see
+        direct, total: relative change of the head's output under shuffled positions; see
             `hf_posenc.insight.probe.position_shuffle`.
     """
 
@@ -52,7 +49,7 @@ class Head:
 
     @property
     def kind(self) -> str:
-        """What most of its weight is on: itself, previous token, a distance, first token, near or spread."""
+        """Name of what gets most of the weight: itself, previous token, a distance, first token, near or spread."""
         if self.share > MOST:
             return NEIGHBOURS.get(self.strongest, f"distance {self.strongest}")
         if self.sink > MOST:
@@ -61,7 +58,7 @@ class Head:
 
     @property
     def uses_position(self) -> bool:
-        """Whether shuffled positions change its output by a tenth or more."""
+        """Whether shuffled positions change the head's output by a tenth or more."""
         return max(self.direct, self.total) >= USES
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,16 +72,13 @@ class ProbePlan:
 
     Attributes:
         texts: ``[1, token]`` each, all of one length.
-        special: numbers of special tokens around a text.
-        lengths: context lengths at which the loss is measured, in tokens; empty to skip the loss.
-        rows: attention rows measured per text, in at most `ATTENTION_TEXTS` texts.
+        trained_length: pre-training context length in tokens.
+        rows: attention rows measured per text.
+        seed: random seed of the position shuffle.
     """
 
     texts: Sequence[Tensor]
-    special: SpecialTokenCounts
     trained_length: int
-    lengths: tuple[int, ...]
-    scored: int = 32
     rows: int = 256
     seed: int = 0
 
@@ -105,7 +99,6 @@ class Variant:
         profiles: attention mass by distance, one profile per layer.
         direct, total: effect of shuffled positions, ``[layers, heads]``; see
             `hf_posenc.insight.probe.position_shuffle`.
-        loss: loss by context length; None for an encoder, and for a model without a language-modelling head.
     """
 
     label: str
@@ -114,7 +107,6 @@ class Variant:
     profiles: tuple[Profile, ...]
     direct: Tensor
     total: Tensor
-    loss: LossByContext | None
 
     @property
     def heads(self) -> list[Head]:
@@ -142,7 +134,6 @@ class Variant:
             "label": self.label, "length": self.length, "heads": [head.to_dict() for head in self.heads],
             "sink_by_layer": self.sinks, "distance_bins": starts,
             "attention_mass": [binned(profile, starts).tolist() for profile in self.profiles],
-            "loss_by_context": None if self.loss is None else self.loss.to_dict(),
         }  # fmt: skip
 
 
@@ -157,15 +148,10 @@ def measure(model: nn.Module, plan: ProbePlan, label: str, progress: StepCallbac
             tallies[layer] = Tally(len(weights), plan.length, causal)
         tallies[layer].add(block, weights)
 
-    found = []
-    texts = plan.texts[:: -(-len(plan.texts) // ATTENTION_TEXTS)]
-    for number, text in enumerate(texts):
-        progress(f"{label}: attention in text {number + 1} of {len(texts)}")
-        found.append(changes(model, text, rows, add_weights, plan.seed))
-    direct, total = (torch.stack(parts).mean(0) for parts in zip(*found, strict=True))
-    loss = None
-    if plan.lengths and causal and unwrapped(model).get_output_embeddings() is not None:
-        progress(f"{label}: loss at {', '.join(map(str, plan.lengths))} tokens")
-        loss = loss_by_context(model, plan.texts, plan.lengths, plan.scored, plan.special)
+    changes_by_text = []
+    for number, text in enumerate(plan.texts, start=1):
+        progress(f"{label}: attention in text {number} of {len(plan.texts)}")
+        changes_by_text.append(changes(model, text, rows, add_weights, plan.seed))
+    direct, total = (torch.stack(per_text).mean(0) for per_text in zip(*changes_by_text, strict=True))
     profiles = tuple(tallies[layer].profile() for layer in sorted(tallies))
-    return Variant(label, plan.length, plan.trained_length, profiles, direct, total, loss)
+    return Variant(label, plan.length, plan.trained_length, profiles, direct, total)

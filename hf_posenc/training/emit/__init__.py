@@ -1,7 +1,8 @@
-"""A fine-tuning run as a file for another framework: TRL, Axolotl or LLaMA-Factory.
+"""Write a fine-tuning run as a file for another framework: TRL, Axolotl or LLaMA-Factory.
 
-A scheme that is configuration alone goes into the file, or into the checkpoint beside it. Any other scheme goes into a
-checkpoint that this package restores, and a script of a few lines starts the framework with `enable_auto`.
+A scheme that transformers can express by configuration goes into the file, or into a plain checkpoint beside it. Any
+other scheme goes into a checkpoint that this package restores, and a short script starts the framework with
+`enable_auto`.
 """
 
 from hf_posenc.training.emit.emit import FRAMEWORKS, Emitted, emit_run

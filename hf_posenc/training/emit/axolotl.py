@@ -8,7 +8,7 @@ from hf_posenc.training.emit.run import DATA, OUTPUT, Framework, Run
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """The configuration of ``axolotl train``."""
+    """Return the configuration of ``axolotl train``."""
     training = run.training
     return {
         "base_model": run.model,
@@ -37,7 +37,7 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """LoRA or QLoRA."""
+    """Return the settings of LoRA, or of QLoRA."""
     return {
         "adapter": "qlora" if run.four_bit else "lora",
         **({"load_in_4bit": True} if run.four_bit else {}),

@@ -1,7 +1,7 @@
-"""Several cards for one row: TRL's run under context parallelism, with weights and optimiser in shares (FSDP2).
+"""Several cards for one row: a run of TRL under context parallelism, with weights and optimiser sharded (FSDP2).
 
-Each card holds a part of every row, so that only schemes which move or scale a token by its own position can be
-computed. TRL refuses to pack there: rows are cut here, and the file of documents holds their token ids.
+Each card holds a part of every row. Only schemes that rotate or scale a token by its own position work there. TRL does
+not pack rows there: they are packed here, and the file of documents holds their token ids.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 
 
 def unit_of(cards: int) -> int:
-    """What the length of a row must be a multiple of: torch deals out halves of a card's part."""
+    """Return the number that the length of a row must be a multiple of: torch gives each card two pieces of a row."""
     return 1 if cards == 1 else 2 * cards
 
 
 def check_cards(model: PreTrainedModel, training: Training, cards: int, *, four_bit: bool) -> None:
-    """Refuse what several cards cannot share a row of.
+    """Check that several cards can share the rows of a run.
 
     Raises:
-        TrainingImpossible: the scheme needs whole rows, or a setting does not go with parts of rows.
+        TrainingImpossible: the scheme or a setting needs whole rows.
     """
     schemes = schemes_of_base(base_model_of(model)[0]) if is_patched(model) else []
-    whole = next((scheme.shown_name for scheme in schemes if not computed_in_parts(scheme)), None)
-    if whole is not None:
+    refused = next((scheme.shown_name for scheme in schemes if not computed_in_parts(scheme)), None)
+    if refused is not None:
         raise TrainingImpossible(
-            f"cards={cards} would share each row, and scheme {whole!r} needs whole rows. Choose a scheme that only "
-            'rotates, such as "yarn", or start hf-posenc finetune under accelerate launch, which shares out rows.'
+            f"cards={cards} would share each row, and scheme {refused!r} needs whole rows. Choose a scheme that only "
+            'rotates, such as "yarn", or use hf-posenc finetune under accelerate launch, which gives cards whole rows.'
         )
     if four_bit or training.packing == "separate" or training.length % unit_of(cards):
         raise TrainingImpossible(
             f"cards={cards} takes joined rows of a multiple of {unit_of(cards)} tokens and weights that are not "
-            f"quantised; length={training.length}, packing={training.packing} and four_bit={four_bit} were asked for. "
+            f"quantised, got length={training.length}, packing={training.packing} and four_bit={four_bit}. "
             "Change these, or leave cards out."
         )
 
 
 def accelerate_file(cards: int) -> dict[str, Any]:
-    """The configuration of ``accelerate launch``."""
+    """Return the configuration of ``accelerate launch``."""
     return {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP",
@@ -83,10 +83,10 @@ def accelerate_file(cards: int) -> dict[str, Any]:
 def token_rows(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training
 ) -> Iterator[dict[str, list[int]]]:
-    """The rows of the run, as many as its steps read; of a text that has fewer, all.
+    """Yield the rows of the run as token ids, as many as its steps read, or all if the text has fewer.
 
     Raises:
-        LengthContradiction: there is not even one.
+        LengthContradiction: the text is shorter than one row.
     """
     needed = None if training.steps is None else training.steps * training.batch * training.accumulate
     enough = inf if needed is None else needed * training.length

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 FRAMEWORKS = {"trl": TRL, "axolotl": AXOLOTL, "llama-factory": LLAMA_FACTORY}
 NOT_OF_CONFIG = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
-"""Entries of a configuration that say nothing about what the model computes."""
+"""Entries of a configuration that do not affect what the model computes."""
 NOT_EMITTED = ("eval_every", "eval_lengths", "eval_windows")
-"""Settings that no framework is told: nothing is held out."""
+"""Settings that are not written for any framework, because no text is held out."""
 SCRIPT_TEXT = '''"""Train with {title}; hf_posenc restores the scheme of the checkpoint."""
 
 from hf_posenc import enable_auto
@@ -51,13 +51,13 @@ enable_auto()
 
 @dataclass(frozen=True)
 class Emitted:
-    """A run that was written.
+    """A run written for another framework.
 
     Attributes:
-        folder: where.
-        command: that starts it, in that folder.
+        folder: folder of the run.
+        command: command that starts the run, in that folder.
         restored: whether the framework's environment needs this package.
-        unnamed: whether what is trained is an adapter that does not say the scheme, as its base is the unpatched model.
+        unnamed: whether the trained adapter does not name the scheme, because its base is the unpatched model.
     """
 
     folder: Path
@@ -78,23 +78,23 @@ def emit_run(
     four_bit: bool = False,
     cards: int = 1,
 ) -> Emitted:
-    """Write the run that `finetune` would do as a file that another framework reads.
+    """Write the run of `finetune` as a file for another framework.
 
     Args:
         framework: a key of `FRAMEWORKS`.
-        model: patched, or not for a control; a decoder.
-        tokenizer: of the model.
-        texts: training documents, as `finetune` takes them.
+        model: decoder, patched, or unpatched as a control.
+        tokenizer: tokenizer of the model.
+        texts: training documents, in the forms of `finetune`.
         training: settings of the run.
-        out: folder of the file, the documents and, where one is needed, the checkpoint.
-        name: name or folder under which the framework finds the unpatched model. Without it a checkpoint is written.
-        four_bit: whether the framework loads the weights in four bits.
+        out: folder of the file, the documents and the checkpoint, if one is needed.
+        name: name or folder of the unpatched model for the framework. Without it, a checkpoint is written.
+        four_bit: whether the framework loads the weights in 4 bits.
         cards: GPUs that share each row, in TRL.
 
     Raises:
         WrongKind: there is no such framework.
-        TrainingImpossible: the framework has no word for a setting, or cards cannot share rows of the scheme.
-        LengthContradiction: the model does not reach the length of a row.
+        TrainingImpossible: the framework lacks a setting, or cards cannot share rows of the scheme.
+        LengthContradiction: rows are longer than the target length of the model.
         UnreadableDocuments: a text cannot be read.
         FolderUnusable: the folder cannot be written to.
     """
@@ -133,10 +133,10 @@ def emit_run(
 
 
 def framework_of(name: str) -> Framework:
-    """The framework called ``name``.
+    """Return the framework called ``name``.
 
     Raises:
-        WrongKind: there is none.
+        WrongKind: there is no such framework.
     """
     if name not in FRAMEWORKS:
         raise WrongKind(f"{shown(name)} is no framework.{nearest(name, FRAMEWORKS)} Choose {', '.join(FRAMEWORKS)}.")
@@ -144,11 +144,11 @@ def framework_of(name: str) -> Framework:
 
 
 def check_settings(framework: Framework, model: PreTrainedModel, training: Training) -> None:
-    """Refuse what the framework has no word for.
+    """Check that the framework can train the model with these settings.
 
     Raises:
-        TrainingImpossible: It has none for a setting, or for an encoder.
-        LengthContradiction: the model does not reach the length of a row.
+        TrainingImpossible: the framework lacks a setting, or the model is an encoder.
+        LengthContradiction: rows are longer than the target length of the model.
     """
     if not is_causal(model):
         raise TrainingImpossible(
@@ -156,17 +156,17 @@ def check_settings(framework: Framework, model: PreTrainedModel, training: Train
             "Use hf_posenc.training.finetune."
         )
     for field in fields(training):
-        asked = getattr(training, field.name)
-        if field.name in (*NOT_EMITTED, *framework.without) and asked != field.default:
+        value = getattr(training, field.name)
+        if field.name in (*NOT_EMITTED, *framework.without) and value != field.default:
             raise TrainingImpossible(
-                f"{field.name}={shown(asked)} was asked for, but {framework.title} has no setting for it. "
+                f"{field.name}={shown(value)} is set, but {framework.title} has no setting for it. "
                 "Leave it out, or use hf_posenc.training.finetune."
             )
     check_reach(model, training.length)
 
 
 def plain_form(model: PreTrainedModel) -> PlainConfig | None:
-    """The configuration under which plain transformers trains the same model; None where this package has to."""
+    """Return the configuration with which plain transformers trains the same model; None if there is none."""
     if not is_patched(model):
         return PlainConfig(model.config, None, {}, short=False, compared_length=lengths_of(model)[1])
     if not is_expressible(model):
@@ -176,42 +176,42 @@ def plain_form(model: PreTrainedModel) -> PlainConfig | None:
 
 
 def from_anywhere(name: str) -> str:
-    """The name of a model for a command that runs in another folder."""
+    """Return a model name that is valid in any working directory."""
     return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
 def entries_of(plain: PlainConfig, name: str) -> dict[str, Any] | None:
-    """What differs between that configuration and the one called ``name``; None where a checkpoint has to say it."""
-    stored, wanted = AutoConfig.from_pretrained(name).to_dict(), plain.config.to_dict()
+    """Return the entries in which ``plain`` differs from the configuration of ``name``; None: write a checkpoint."""
+    stored, needed = AutoConfig.from_pretrained(name).to_dict(), plain.config.to_dict()
     if plain.section is not None or SCHEME_KEY in stored:
         return None
-    differing = {key: value for key, value in wanted.items() if stored.get(key) != value and key not in NOT_OF_CONFIG}
+    differing = {key: value for key, value in needed.items() if stored.get(key) != value and key not in NOT_OF_CONFIG}
     return json.loads(json.dumps(differing))  # tuples are lists in YAML
 
 
 def run_of(model: PreTrainedModel, training: Training, source: str, config: dict[str, Any], *, four_bit: bool) -> Run:
-    """The values that every framework is told."""
+    """Collect the values that the file of every framework needs."""
     rate = training.learning_rate or learning_rate_for(training.method, parameter_count(model)).value
     check_method(training.method, model)
-    added = peft_config_of(model, training)
+    peft_config = peft_config_of(model, training)
     layers: dict[str, Any] = {}
-    if added is not None:
-        whole = set(added.modules_to_save or ())
-        if added.ensure_weight_tying:  # no framework has a word that keeps embeddings tied while they are trained
+    if peft_config is not None:
+        whole = set(peft_config.modules_to_save or ())
+        if peft_config.ensure_weight_tying:  # no framework can keep embeddings tied while they are trained
             whole -= {n.rpartition(".")[2] for n, m in model.named_modules() if m is model.get_input_embeddings()}
-        layers = {"modules": tuple(sorted(added.target_modules)), "whole": tuple(sorted(whole))}
+        layers = {"modules": tuple(sorted(peft_config.target_modules)), "whole": tuple(sorted(whole))}
     dtype = str(model.dtype).removeprefix("torch.")
     return Run(source, config, training=replace(training, learning_rate=rate), dtype=dtype, four_bit=four_bit, **layers)
 
 
 def write_records(file: Path, records: Iterable[dict[str, Any]]) -> None:
-    """One JSON object a line."""
+    """Write one JSON object per line."""
     with file.open("w", encoding="utf-8") as stream:
         stream.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 def write_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, plain: bool) -> None:
-    """The model that is trained: for plain transformers, or with a scheme that this package restores."""
+    """Write the model to train: a plain checkpoint, or one whose scheme this package restores."""
     tokenizer.save_pretrained(folder)
     if plain and is_patched(model):
         export(model, folder)
@@ -220,10 +220,10 @@ def write_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
 
 
 def write_yaml(file: Path, settings: dict[str, Any]) -> None:
-    """In the order of ``settings``."""
+    """Write settings as YAML, in their order."""
     file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 
 def script_of(framework: Framework) -> str:
-    """A script that restores the scheme of the checkpoint and starts the framework."""
+    """Return a script that restores the scheme of the checkpoint and starts the framework."""
     return SCRIPT_TEXT.format(title=framework.title, body=framework.script.replace("FILE", repr(framework.file)))

@@ -1,7 +1,7 @@
 """LLaMA-Factory: the file of ``llamafactory-cli train``, read by its `get_train_args`.
 
-Its only words for position are four RoPE types whose factors it computes by a rule of its own, so that the scheme is
-always in the checkpoint.
+The file can only name four RoPE types, and LLaMA-Factory computes their factors itself. The scheme is therefore always
+in the checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NAME = "documents"
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """The arguments of ``llamafactory-cli train``."""
+    """Return the arguments of ``llamafactory-cli train``."""
     training = run.training
     return {
         "stage": "pt",
@@ -36,7 +36,7 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """LoRA or QLoRA."""
+    """Return the settings of LoRA."""
     return {
         "finetuning_type": "lora",
         "lora_rank": run.training.rank,

@@ -1,4 +1,4 @@
-"""What every framework is told of a run, and what a framework is."""
+"""Values of a run that every framework needs, and the description of a framework."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.config import Training
 
 DATA = "train.jsonl"
-"""The documents, one record with the field ``text`` a line, beside the file of the run."""
+"""File of the documents, beside the file of the run: JSON Lines with the field ``text``."""
 OUTPUT = "trained"
-"""The folder beside the file of the run that the framework writes to."""
+"""Folder that the framework writes to, beside the file of the run."""
 CHECKPOINT, SCRIPT, ACCELERATE = "model", "run.py", "accelerate.yaml"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A fine-tuning run, in values that no framework has a name for yet.
+    """A fine-tuning run, independent of the framework.
 
     Attributes:
         model: name or folder of the checkpoint.
-        config: entries that replace those of its configuration; empty where the checkpoint has them.
-        training: settings, with the learning rate that was chosen.
-        dtype: of the weights, such as ``bfloat16``.
-        four_bit: whether the weights are loaded in four bits (QLoRA).
-        modules: names of the linear layers that get matrices; empty for full fine-tuning.
-        whole: names of the modules that are trained as a whole beside them.
+        config: entries that replace those of the checkpoint's configuration.
+        training: settings, with the chosen learning rate.
+        dtype: dtype of the weights, such as ``bfloat16``.
+        four_bit: whether the weights are loaded in 4 bits (QLoRA).
+        modules: names of the linear layers with LoRA matrices; empty for full fine-tuning.
+        whole: names of the modules that are fully trained beside LoRA.
         cards: GPUs that share each row.
     """
 
@@ -42,10 +42,10 @@ class Run:
 
     @property
     def alpha(self) -> int:
-        """LoRA's alpha, a whole number in all three frameworks.
+        """Alpha of LoRA, an integer in all three frameworks.
 
         Raises:
-            TrainingImpossible: It is none.
+            TrainingImpossible: alpha is not an integer.
         """
         alpha = 2 * self.training.rank if self.training.alpha is None else self.training.alpha
         if alpha != int(alpha):
@@ -55,17 +55,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Framework:
-    """One framework.
+    """A training framework.
 
     Attributes:
-        title: its name, as its authors write it.
-        file: name of the file that its command takes.
-        settings: from a run to the content of that file.
+        title: name of the framework, as its authors write it.
+        file: name of the file that its command reads.
+        settings: function from a run to the content of that file.
         takes_config: whether the file can replace entries of the checkpoint's configuration.
-        command: that starts the run; the name of the file follows.
-        script: the same in Python, which comes after `enable_auto`.
-        without: settings that it has no word for, besides those of the evaluation.
-        more: further files beside it, by name.
+        command: command that starts the run; the name of the file follows it.
+        script: the same in Python, run after `enable_auto`.
+        without: settings of `Training` that the framework lacks, besides those of the evaluation.
+        more: content of additional files, by name.
         shares_rows: whether several cards can share a row.
     """
 
@@ -80,11 +80,11 @@ class Framework:
     shares_rows: bool = False
 
     def start(self, *, restored: bool, cards: int) -> str:
-        """The command that starts the run, in its folder.
+        """Return the command that starts the run in its folder.
 
         Args:
-            restored: whether the script has to restore the scheme.
-            cards: that share each row.
+            restored: whether the script must restore the scheme.
+            cards: number of GPUs that share each row.
         """
         if restored:
             return f"accelerate launch {f'--config_file {ACCELERATE} ' if cards > 1 else ''}{SCRIPT}"

@@ -1,6 +1,6 @@
 """TRL: the file of ``trl sft``, read by its `TrlParser` into `SFTConfig`, `ModelConfig` and others.
 
-From TRL 1.7 on the loss is computed in chunks where nothing else is asked for.
+From TRL 1.7 on, the loss is computed in chunks by default.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PACKING = {"joined": "wrapped", "separate": "bfd"}
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """The arguments of ``trl sft``."""
+    """Return the arguments of ``trl sft``."""
     training = run.training
     return {
         "model_name_or_path": run.model,
@@ -33,12 +33,12 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def texts(run: Run) -> dict[str, Any]:
-    """Documents, which TRL packs; where cards share rows, these are ready."""
+    """Return the settings with which TRL packs documents; if cards share rows, the rows are packed here."""
     return {"dataset_text_field": "text", "packing": True, "packing_strategy": PACKING[run.training.packing]}
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """LoRA; without tied embeddings, which the file cannot keep tied."""
+    """Return the settings of LoRA; tied embeddings are not trained, because the file cannot keep them tied."""
     return {
         "use_peft": True,
         "lora_r": run.training.rank,

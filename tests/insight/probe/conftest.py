@@ -15,7 +15,7 @@ Build = Callable[..., Any]
 
 
 def small(kind: str, **more: Any) -> Any:
-    """Two layers of four heads; weights so large that scores differ by several units."""
+    """Two layers of four heads, with weights so large that scores differ by several units."""
     torch.manual_seed(0)
     if kind == "llama":
         config = LlamaConfig(

@@ -13,7 +13,6 @@ from hf_posenc import Scheme, patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
-from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import ProbePlan, Variant, measure
 from hf_posenc.schemes import registry
 
@@ -48,7 +47,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def variant_of(model: Any, ids: Tensor, **settings: Any) -> Variant:
-    return measure(model, ProbePlan([ids], SpecialTokenCounts(0, 0), 16, (), **settings), "test", lambda doing: None)
+    return measure(model, ProbePlan([ids], 16, **settings), "test", lambda doing: None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A tiny GPT-NeoX on which a broken check shows, as in `hf_posenc.checks.tiny_models`."""
+"""A tiny GPT-NeoX with uneven attention, as in `hf_posenc.checks.tiny_models`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNIT = ("dense.weight", "embed_in.weight", "embed_out.weight", "lm_head.weight")
 
 
 def tiny_neox(partial: float = 0.5, **settings: Any) -> GPTNeoXForCausalLM:
-    """In evaluation mode; half of each head's 32 channels is rotated."""
+    """A model in evaluation mode that rotates half of the 32 channels of each head."""
     rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": partial}
     shape: dict[str, Any] = {
         "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": 2, "intermediate_size": 2 * WIDTH,

@@ -1,4 +1,4 @@
-"""A decoder that nobody has heard of, with names of its own, and its adapter, written after docs/add-model.md."""
+"""A new decoder with unusual names, and its adapter, written by following docs/add-model.md."""
 
 from __future__ import annotations
 

@@ -35,16 +35,23 @@ def intercepted(forward: Callable[[Tensor, Tensor, Tensor], Any]) -> Any:
     with Interception(attend_noted, torch.zeros(3, LENGTH, 8), "Toy") as interception:
         out = forward(q, k, v)
     assert interception.mixed is not None
-    return interception.completed(out)
+    return interception.with_weights(out)
 
 
 LATER = torch.full((LENGTH, LENGTH), -1e9).triu(1)
+
+
+def in_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.mT
+    scores.div_(2.0)
+    scores.masked_fill_((LATER < 0).expand(3, HEADS, -1, -1), -1e9)
+    return torch.matmul(scores.softmax(dim=3), v)
+
+
 FORWARDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "scaled": lambda q, k, v: nn.functional.softmax(torch.matmul(q, k.transpose(-1, -2)) / 2.0, dim=-1) @ v,
     "masked": lambda q, k, v: torch.matmul((0.3 * (q @ k.mT) + LATER).softmax(-1), v),
-    "filled in place": lambda q, k, v: torch.matmul(
-        (q @ k.mT).masked_fill_((LATER < 0).expand(3, HEADS, -1, -1), -1e9).softmax(dim=3), v
-    ),
+    "in place": in_place,
     "where": lambda q, k, v: torch.where(LATER == 0, q @ k.mT, torch.tensor(-1e9)).softmax(-1).to(v.dtype) @ v,
     "heads in the batch": lambda q, k, v: torch.bmm(
         nn.functional.dropout(
@@ -70,7 +77,7 @@ REFUSED: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "more than one number": lambda q, k, v: ((q @ k.mT) * torch.rand(LENGTH)).softmax(-1) @ v,
     "applies exp": lambda q, k, v: torch.exp(q @ k.mT) @ v,
     "softmax over something other": lambda q, k, v: (q @ k.mT).softmax(-2) @ v,
-    "takes its attention scores apart": lambda q, k, v: (q @ k.mT).view(3, -1).softmax(-1) @ v,
+    "splits or merges the query or key axis": lambda q, k, v: (q @ k.mT).view(3, -1).softmax(-1) @ v,
     "scores themselves": lambda q, k, v: ((q @ k.mT).softmax(-1) @ v, q @ k.mT),
     "multiplies something else": lambda q, k, v: (q @ k.mT) @ v,
     "sets some of its attention scores": lambda q, k, v: (q @ k.mT).masked_fill(LATER < 0, 0.0).softmax(-1) @ v,
@@ -86,7 +93,7 @@ def test_other_steps_are_refused(what: str) -> None:
             scores = q @ k.mT
             out = scores, scores.softmax(-1) @ v
         with pytest.raises(UnsupportedModel, match=what):
-            interception.completed(out)
+            interception.with_weights(out)
         return
     with pytest.raises(UnsupportedModel, match=what):
         intercepted(REFUSED[what])

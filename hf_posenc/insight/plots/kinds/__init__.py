@@ -1,4 +1,4 @@
-"""All plots, one module for each kind of thing that they show."""
+"""All plots, in one module per subject."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hf_posenc.insight.plots.kinds import codes, positions, rotations, scores
 from hf_posenc.insight.plots.registry import Plot, UnknownPlot, registered_plots
 
 KINDS = (positions, scores, codes, rotations)
-"""In order of preference: the first plot that is informative for a scheme is its default."""
+"""Modules in order of preference: the default plot of a scheme is the first that shows it."""
 
 
 def list_plots() -> list[Plot]:

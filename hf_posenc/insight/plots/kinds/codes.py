@@ -1,4 +1,4 @@
-"""The plot of the code that every position has."""
+"""Plot of the position codes (embeddings)."""
 
 from __future__ import annotations
 

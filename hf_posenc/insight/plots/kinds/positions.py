@@ -31,8 +31,8 @@ class Places(Lines):
         return {"places": torch.stack(texts).double()}
 
     def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
-        for text, where in enumerate(numbers["places"], 1):
-            yield f"text {text}", torch.arange(len(where)), where
+        for text, positions in enumerate(numbers["places"], 1):
+            yield f"text {text}", torch.arange(len(positions)), positions
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
         axes.axline((0, 0), slope=1, color=marks.INK, alpha=0.4, linewidth=0.8)
@@ -40,7 +40,7 @@ class Places(Lines):
 
 @register_plot
 class Distance(Maps):
-    """The distance that attention uses for each query and key, under a remap."""
+    """Distance that attention uses for each query and key, under a remap."""
 
     name, title = "distance", "Distance in use between each query and key"
     key, unit, signed = "distance", "distance in use (tokens)", False
@@ -57,7 +57,7 @@ class Distance(Maps):
 
 @register_plot
 class Visible(Maps):
-    """Keys that each query attends to, and whether at their true distance."""
+    """Visible keys of each query, and whether their distance is remapped."""
 
     name, title = "visible", "Visible keys of each query"
     hooks, companions = ("visible", "regions"), ("rotation", "row_rotation", "bias")
@@ -88,7 +88,7 @@ MOST_MAPS, MOST_CURVES = 4, 8  # heads
 
 
 def biases(target: Target, length: int) -> Tensor:
-    """What is added to the score of each pair, ``[heads, query, key]``."""
+    """Return what biases add to the score of each pair, ``[heads, query, key]``."""
     return pair_scores.added(pair_scores.call_of(target, length))[0]
 
 
@@ -114,7 +114,7 @@ class Bias(Maps):
 
 
 def by_head(sheets: Sequence[Sheet]) -> list[Sheet]:
-    """One sheet for each head of each scheme."""
+    """Split the sheets into one per head and scheme."""
     return [
         Sheet(sheet.label, {"head": head, "bias": bias})
         for sheet in sheets

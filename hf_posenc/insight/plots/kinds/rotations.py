@@ -14,26 +14,26 @@ from hf_posenc.insight.plots import codes, marks
 from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, evenly, register_plot
 
 MOST_HANDS, ACROSS = 8, 4
-TRAIL = 6  # earlier positions that are faintly seen
+TRAIL = 6  # earlier positions drawn as dots
 
 
 @register_plot
 class Frequencies(Plot):
-    """Radians per token of each pair, as bars: before and after a scaling."""
+    """Frequency of each pair (radians per token) as bars, before and after scaling."""
 
     name, title = "frequencies", "Frequency of every pair of channels (logarithmic scale)"
     hooks = ("rotation", "row_rotation")
     trained_length, factor = 4096, 4.0
 
     def shows(self, target: Target) -> bool:
-        found = list(codes.frequencies(target, target.geometry.target_length).values())
+        scaled = list(codes.frequencies(target, target.geometry.target_length).values())
         before = codes.unscaled(target)
-        return any(len(one) != len(before) or not torch.allclose(one, before) for one in found)
+        return any(len(after) != len(before) or not torch.allclose(after, before) for after in scaled)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found, geometry = codes.frequencies(target, view.length or self.length(target)), target.geometry
+        after, geometry = codes.frequencies(target, view.length or self.length(target)), target.geometry
         return {
-            "before": codes.unscaled(target), "after": found,
+            "before": codes.unscaled(target), "after": after,
             "trained_length": geometry.trained_length, "target_length": geometry.target_length,
         }  # fmt: skip
 
@@ -46,11 +46,11 @@ class Frequencies(Plot):
         for axes, sheet in zip(grid, sheets, strict=True):
             before, after = sheet.numbers["before"], sheet.numbers["after"]
             axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.INK, alpha=0.22, label="before")
-            for part, (name, found) in enumerate(after.items()):
+            for part, (name, scaled) in enumerate(after.items()):
                 width = 0.56 / len(after)
-                at = torch.arange(len(found)) + (part - (len(after) - 1) / 2) * width
+                x = torch.arange(len(scaled)) + (part - (len(after) - 1) / 2) * width
                 colour = marks.HUES[(1, 4, 2)[part % 3]]
-                axes.bar(at.tolist(), found.tolist(), width=width, color=colour, label=name or "after")
+                axes.bar(x.tolist(), scaled.tolist(), width=width, color=colour, label=name or "after")
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:.9f}".rstrip("0").rstrip("."))
             axes.set_ylim(bottom, top)
@@ -63,7 +63,7 @@ class Frequencies(Plot):
 
 @register_plot
 class Clock(Plot):
-    """Every pair as the hand of a clock, upright at position 0."""
+    """Every pair of channels as a clock hand, upright at position 0."""
 
     name, title = "clock", "Pairs of channels as clock hands"
     hooks = ("rotation", "row_rotation")
@@ -100,12 +100,12 @@ class Clock(Plot):
                     axes.set_title(f"pair {numbers['pairs'][number]}", fontsize=10, pad=2)
                     axes.text(0, -1.28, f"{in_words(turn)}\ntokens/rotation", ha="center", va="top", fontsize=9)
             dials[0].text(-1.45, 0, marks.named(sheet.label, 1.4), rotation=90, ha="right", va="center", fontsize=10)
-        said = f"position {sheets[0].numbers['position']}; dots: earlier positions"
-        figure.suptitle(said, fontsize=10, x=0.02, ha="left")
+        remark = f"position {sheets[0].numbers['position']}; dots: earlier positions"
+        figure.suptitle(remark, fontsize=10, x=0.02, ha="left")
 
 
 def dial(axes: Any, angles: Tensor) -> None:
-    """A clock face; the last angle is the hand, those before it fade."""
+    """Draw a clock face: the last angle as the hand, earlier angles as fading dots."""
     from matplotlib.patches import Circle
 
     axes.set_xlim(-1.15, 1.15)
@@ -126,5 +126,5 @@ def dial(axes: Any, angles: Tensor) -> None:
 
 
 def in_words(turn: float) -> str:
-    """``6.3``, ``12,300``."""
+    """Format a number of tokens as ``6.3`` or ``12,300``."""
     return f"{turn:.1f}" if turn < 100 else f"{turn:,.0f}"

@@ -1,4 +1,4 @@
-"""Plots of total scores, as a map and against distance, and of the factors of scores."""
+"""Plots of scores, as a map and by distance, and of factors of scores."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_sc
 
 
 def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
-    """Scores of a head, or of the codes with each other where the scheme only has these, ``[query, key]``.
+    """Return the scores of one head, ``[query, key]``; for a scheme with codes only, their products.
 
-    The head is named where heads differ.
+    The result names the head if heads differ.
     """
     if not target.has(*OF_SCORES) and codes.has_code(target):
         return {"score": codes.gram(target, length)}
@@ -30,7 +30,7 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
 
 
 class OfScores(Plot):
-    """Base of plots of scores, which every scheme has; without positions they are all the same."""
+    """Base of plots of scores, which every scheme has; without positions, all scores are equal."""
 
     key = "score"
     options = ("length", "head")
@@ -42,7 +42,7 @@ class OfScores(Plot):
 
 @register_plot
 class ScoreMap(OfScores, Maps):
-    """The score of one query and one key, at every two positions."""
+    """Score of a query and a key at every pair of positions."""
 
     name, title = "score", "Score of one query and key, by position"
     trained_length, unit = 32, "score"
@@ -50,20 +50,20 @@ class ScoreMap(OfScores, Maps):
 
 @register_plot
 class ScoreCurve(OfScores, Lines):
-    """The same against distance, for the last query."""
+    """Score of a query and a key by distance, for the last query."""
 
     name, title = "score_curve", "Score of one query and key, by distance"
     trained_length, axis_names = 128, (DISTANCE, "score")
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found = super().numbers(target, view)
-        score = pair_scores.of_last_row(found["score"])
-        return found | {"distance": torch.arange(len(score)), "score": score}
+        numbers = super().numbers(target, view)
+        score = pair_scores.of_last_row(numbers["score"])
+        return numbers | {"distance": torch.arange(len(score)), "score": score}
 
 
 @register_plot
 class DistanceCurve(Lines):
-    """The distance in use against the true one, for the last query."""
+    """Distance in use by true distance, for the last query."""
 
     name, title = "distance_curve", "Distance in use against the true one"
     key, axis_names = "used", (DISTANCE, "distance in use (tokens)")
@@ -89,7 +89,7 @@ class DistanceCurve(Lines):
 
 @register_plot
 class Temperature(Lines):
-    """Factor of all scores of a query."""
+    """Factor of all scores of a query, by its position."""
 
     name, title = "temperature", "Factor of the scores of each query"
     key, axis_names = "factor", ("position of the query (tokens)", "factor of the scores (×)")
