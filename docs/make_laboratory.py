@@ -74,7 +74,7 @@ def draw(figures: Figures) -> None:
         plain(panel)
         panel.set_ylim(*((1.9, 5.5) if task == LOSS[0] else (-0.04, 1.04)))
     handles, names = grid[0].get_legend_handles_labels()
-    canvas.legend(handles, names, loc="outside lower left", ncols=4, frameon=False)
+    canvas.legend(handles, names, loc="outside lower left", ncols=4, frameon=False, handlelength=2.4)
     save_figure(canvas, PICTURE)
 
 

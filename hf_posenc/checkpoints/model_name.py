@@ -136,10 +136,9 @@ def folder_of_run(name: str) -> str:
         return name
     checkpoint = last_complete(folder)
     if checkpoint is None:
-        count = len(checkpoint_folders(folder))
         raise CheckpointMismatch(
-            f"The fine-tuning run in {shown(name)} has no result and {count or 'no'} checkpoints, none of them "
-            "complete. Continue it with resume=True (--resume)."
+            f"The fine-tuning run in {shown(name)} has no result and no complete checkpoint. Continue it with "
+            "resume=True (--resume)."
         )
     return checkpoint
 

@@ -46,7 +46,7 @@ check --model starter:llama --scheme yarn --factor 4
 check --model starter:llama --scheme rerope --factor 4 --option window=128
 eval --model starter:llama --lengths 256,512
 eval --model starter:llama --scheme yarn --factor 4 --out results/yarn.json
-eval -m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --set limit=4
+eval -m starter:llama -l 1024 -t posenc_niah_single,posenc_qa --set limit=4
 compare --model starter:llama --schemes unpatched,yarn,self_extend --lengths 256,512,1024
 compare -m starter:llama -s yarn:beta_fast=16 -s self_extend:group=8,window=128 --out results/two
 compare -m starter:llama -s unpatched,yarn,rerope,window --rank --out results/ranked

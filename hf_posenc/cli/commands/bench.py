@@ -45,7 +45,7 @@ def bench(
         cli.of_model(
             "--factor",
             "-f",
-            help="Extension factor; default: 8, or more if the longest length needs it; 1 where positions end.",
+            help="Extension factor; default: 8, or more if the longest length needs it; 1 with a position table.",
         ),
     ] = None,
     cases: Annotated[

@@ -23,7 +23,7 @@ CheckNames = Annotated[
         "--checks",
         "-c",
         metavar="CHECKS",
-        help="Only these, as the table names them, separated by commas; may be repeated. By default all.",
+        help="Names of checks in the table, separated by commas; may be repeated; default: all.",
     ),
 ]
 

@@ -46,7 +46,7 @@ def evaluate(
     """Measure a model at several sequence lengths, through lm-eval.
 
     By default it measures the cross-entropy loss of the same last tokens at every length, and passkey retrieval. Any
-    task of lm-eval can be named; RULER's tasks take their lengths from --lengths.
+    task of lm-eval can be named, except RULER's: the posenc_ tasks replace them.
     """
     from hf_posenc.eval import evaluate as measure
     from hf_posenc.eval.settings import EvaluateSettings

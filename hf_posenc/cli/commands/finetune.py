@@ -98,7 +98,7 @@ def finetune(
         bool,
         of_training(
             "--find-learning-rate",
-            help="Train 50 steps at rising learning rates, and print the run with the suggested rate.",
+            help="Train 50 steps at rising learning rates, and print the command with the suggested rate.",
         ),
     ] = False,
     out: Annotated[Path, cli.of_output(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
