@@ -11,6 +11,7 @@ from transformers import Cache, DynamicCache, StaticCache
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import chunk_sizes, forward, forward_in_chunks, max_deviation, new_cache, random_tokens
 from hf_posenc.checks.registry import Measured, register_check
+from hf_posenc.schemes.base import Scheme
 
 NEAR_POWERS_OF_TWO = tuple(near for power in (64, 128, 256, 512) for near in (power - 4, power + 4))
 LONG_TEXT = NEAR_POWERS_OF_TWO[-1] + 4
@@ -125,6 +126,8 @@ def custom_mask_holds_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
         length = case.clip_length(2 * case.trained_length + 6, model)
         tokens = random_tokens(model, length)
         hidden = torch.rand(1, 1, length, length, generator=torch.Generator().manual_seed(1)) < 0.3
+        if any(module.sums_gates for module in model.modules() if isinstance(module, Scheme)):
+            hidden = hidden.cumprod(-1).bool()  # first keys only: a hidden key may not follow a visible one
         visible = (~hidden).tril() | torch.eye(length, dtype=torch.bool)
         dtype = next(model.parameters()).dtype
         mask = torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min).to(tokens.device)
