@@ -61,4 +61,4 @@ def yarn(stated: Stated) -> ReadRotation:
 FORMULAS = {"dynamic": dynamic, "yarn": yarn, "proportional": unscaled_head}
 """For ``proportional`` it reads the share from outside ``rope_parameters``, where transformers 5 writes none."""
 OF_TRANSFORMERS = vllm.FORMULAS | {"proportional": proportional_divided}
-"""Its Gemma 3 class calls transformers' own functions, which read the same parameters as vLLM 0.32."""
+"""Its Gemma 3 class calls transformers' own functions, which read the same parameters as vLLM 0.33."""

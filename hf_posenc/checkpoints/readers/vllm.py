@@ -1,4 +1,4 @@
-"""vLLM, as read in ``vllm/model_executor/layers/rotary_embedding`` of the wheel of 0.32.0."""
+"""vLLM, as read in ``vllm/model_executor/layers/rotary_embedding`` of 0.33.0, the same files as in 0.32.0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hf_posenc.checkpoints.readers.stated import (
     yarn_temperature,
 )
 
-NAME = "vLLM 0.32"
+NAME = "vLLM 0.33"
 
 
 def yarn(stated: Stated) -> ReadRotation:
