@@ -141,7 +141,7 @@ Bias = KeyBias | ToeplitzBias | BlockBias
 
 @dataclass(frozen=True)
 class ValueBias:
-    """A positional term of the mixed values: Shaw's second table.
+    """A positional term of the attention output: Shaw's second table.
 
     Attributes:
         of_weights: maps attention weights ``[batch, heads, n, key]`` and their `Block` to the bias

@@ -48,7 +48,7 @@ ENGINE_HOOKS = ("bias", "values", "visible", "row_rotation", "sink")
 def engine_for(
     call: AttentionCall, backend: str, scheme: str, cache: Cache | None, layer: int | None, *, weights: bool
 ) -> ComputeCall:
-    """Function from calls like ``call`` to mixed values ``[batch, query, heads, head_dim]`` and weights (or None).
+    """Function from calls like ``call`` to attention output ``[batch, query, heads, head_dim]`` and weights (or None).
 
     Args:
         call: call of one layer; later calls have the same terms, positions, mask, shapes and dtypes.
@@ -63,7 +63,7 @@ def engine_for(
     """
     mask: Any = call.mask
     by_routes = backend == "sdpa" and not weights and (mask is None or isinstance(mask, Tensor))
-    if call.at_read and not (by_routes and dispatch.rotates_at_read(call)):
+    if call.at_read and not (by_routes and dispatch.rotates_keys_at_read(call)):
         as_if_rotated = replace(call, at_read=())  # preparation reads only shapes of keys
         compute_rotated = engine_for(as_if_rotated, backend, scheme, cache, layer, weights=weights)
         return lambda unrotated: compute_rotated(unrotated.with_rotated_keys())
@@ -219,7 +219,7 @@ def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
         refuse_context_parallel(scheme)
 
 
-def computed_in_parts(scheme: Scheme) -> bool:
+def supports_context_parallel(scheme: Scheme) -> bool:
     """Whether context parallelism can compute a scheme; `check_context_parallel` checks every call."""
     return not (needs_engine(scheme) or scheme.needs_whole_text or implements(scheme, "reposition"))
 

@@ -391,7 +391,7 @@ class Problem:
         return torch.cat(rows, dim=2)
 
     def deviation(self, mixed: Tensor | None = None) -> float:
-        """Largest difference of mixed values, by default the engine's, from the formula.
+        """Largest difference of attention output, by default the engine's, from the formula.
 
         Rows of padding may hold anything finite: nobody reads them.
         """

@@ -110,4 +110,4 @@ def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | flo
     return total if isinstance(total, Tensor) else None
 
 
-ROUTE = Route("decode", accepts, prepare, rotates_at_read=True)
+ROUTE = Route("decode", accepts, prepare, rotates_keys_at_read=True)

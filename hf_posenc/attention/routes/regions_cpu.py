@@ -115,4 +115,4 @@ def _by_product(seen: Seen, keys: slice, call: AttentionCall) -> Tensor:
     return torch.bmm(weights, call.values[:, :, keys].flatten(0, 1)).view(query.shape)
 
 
-ROUTE = Route("regions_cpu", accepts, prepare, rotates_at_read=True)
+ROUTE = Route("regions_cpu", accepts, prepare, rotates_keys_at_read=True)
