@@ -25,7 +25,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import (
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
+from hf_posenc.forward.current_forward import FIRST_POSITION_ID, USES_LOOKUP, KeepsForward
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter, heads_of
 from hf_posenc.patches.general.classes import above
@@ -205,7 +205,7 @@ class DebertaV2Adapter(Adapter):
             yield layer, above(type(layer), KeepsForwardAndCode if codes else KeepsForward)
 
     def attributes(self, base: Any) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
-        yield base, {LOOKED_UP: True, NUMBERED_FROM: 0}
+        yield base, {USES_LOOKUP: True, FIRST_POSITION_ID: 0}
         for number, attention in enumerate(self.attentions(base)):
             yield attention, {LAYER: number}
 

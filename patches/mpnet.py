@@ -18,7 +18,7 @@ from transformers import MPNetModel
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAttention
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
+from hf_posenc.forward.current_forward import FIRST_POSITION_ID, USES_LOOKUP, KeepsForward
 from hf_posenc.patches.adapter import Adapter, heads_of
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
@@ -111,7 +111,7 @@ class MPNetAdapter(Adapter):
             yield layer, above(type(layer), KeepsForward)
 
     def attributes(self, base: Any) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
-        yield base, {LOOKED_UP: True, NUMBERED_FROM: FIRST}
+        yield base, {USES_LOOKUP: True, FIRST_POSITION_ID: FIRST}
         yield base.embeddings.position_embeddings, {FIRST_ROW: FIRST}
         for number, attention in enumerate(self.attentions(base)):
             yield attention, {LAYER: number}

@@ -22,7 +22,7 @@ from hf_posenc.patching.layer_schemes import trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.build import reach_of
+from hf_posenc.schemes.build import positions_supported
 from hf_posenc.schemes.registry import list_schemes
 from hf_posenc.schemes.spec import SchemeSpec, plan
 
@@ -194,7 +194,7 @@ def _flag(option: tuple[str, Any]) -> str:
 
 def position_limit(model: nn.Module) -> int | None:
     """Number of positions a patched model accepts; None if unlimited."""
-    return reach_of(scheme_of(model))
+    return positions_supported(scheme_of(model))
 
 
 def perturb_parameters(model: nn.Module) -> None:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 ATTENTIONS = "posenc_attentions"  # of a base model: its patched attention modules, in the order of the layers
 TOKEN_TYPES = "posenc_token_types"  # of a base model: whether it reads token types from a buffer of limited length
 
-LOOKED_UP = "posenc_looked_up"
+USES_LOOKUP = "posenc_looked_up"
 """Attribute of a base model: whether its attention modules look up their `ForwardContext` in this file."""
 
-NUMBERED_FROM = "posenc_numbered_from"
+FIRST_POSITION_ID = "posenc_numbered_from"
 """Attribute of a base model with a table: the number of its first token; None if it accepts no ``position_ids``."""
 
 ATTENTION = "posenc_attention"  # of a replaced module: an attention module of the same model
@@ -48,7 +48,7 @@ _CURRENT = CurrentForwards()
 
 def counts_columns(base: nn.Module) -> bool:
     """Whether a base model numbers all columns of a call, padding included, and accepts no ``position_ids``."""
-    return base.__dict__.get(NUMBERED_FROM, 0) is None
+    return base.__dict__.get(FIRST_POSITION_ID, 0) is None
 
 
 def set_current_forward(base: nn.Module, forward: ForwardContext) -> None:

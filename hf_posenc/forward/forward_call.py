@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from hf_posenc.cache.provenance import self_attention_cache
 from hf_posenc.cache.validate_cache import check_kind
-from hf_posenc.forward.current_forward import ATTENTIONS, LOOKED_UP, NUMBERED_FROM, TOKEN_TYPES, schemes_of_base
-from hf_posenc.forward.host_calls import cache_argument, forward_parameters, masks_by_kind, paged_cache, take_cache
+from hf_posenc.forward.current_forward import ATTENTIONS, FIRST_POSITION_ID, TOKEN_TYPES, USES_LOOKUP, schemes_of_base
+from hf_posenc.forward.host_calls import cache_argument, forward_parameters, masks_by_kind, paged_cache, pop_cache
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.forward.validate_inputs import tokens_of_call
 from hf_posenc.schemes.base import Scheme
@@ -114,7 +114,7 @@ def parse_call(base: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Forwa
         TypeError: there are more arguments than the model takes, or an argument is passed twice.
     """
     keywords = named_arguments(base, args, kwargs)
-    schemes, cache = schemes_of_base(base), take_cache(keywords)
+    schemes, cache = schemes_of_base(base), pop_cache(keywords)
     check_kind(cache)
     mask, config = keywords.get("attention_mask"), base.config
     by_kind, mask = masks_by_kind(mask, config)
@@ -163,12 +163,12 @@ def host_keywords(call: ForwardCall, forward: ForwardContext) -> dict[str, Any]:
     for name, value in (("attention_mask", mask), ("position_ids", call.position_ids), ("use_cache", call.use_cache)):
         if value is not keywords.get(name):
             keywords[name] = value
-    first, types = call.base.__dict__.get(NUMBERED_FROM), keywords.get("token_type_ids")
+    first, types = call.base.__dict__.get(FIRST_POSITION_ID), keywords.get("token_type_ids")
     if not call.numbered_by_caller and types is not None and types.ndim > 2:  # TAPAS numbers tokens by their types
         keywords.pop("position_ids", None)
     elif first is not None:
         numbers = forward.positions + first
-        looked_up = call.base.__dict__.get(LOOKED_UP)  # these models may need a row for each sequence
+        looked_up = call.base.__dict__.get(USES_LOOKUP)  # these models may need a row for each sequence
         keywords["position_ids"] = numbers.expand(call.tokens.shape[0], -1) if looked_up else numbers
     if types is None and call.base.__dict__.get(TOKEN_TYPES):
         keywords["token_type_ids"] = torch.zeros(call.tokens.shape[:2], dtype=torch.long, device=call.tokens.device)

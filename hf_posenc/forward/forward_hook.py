@@ -21,7 +21,7 @@ from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NeedsWholeText
 from hf_posenc.forward.attention_masks import check_dropped_keys, check_mask, check_shown_keys, with_padding
-from hf_posenc.forward.current_forward import LOOKED_UP, counts_columns, set_current_forward
+from hf_posenc.forward.current_forward import USES_LOOKUP, counts_columns, set_current_forward
 from hf_posenc.forward.engine_backend import context_parallel_active, refuse_context_parallel
 from hf_posenc.forward.forward_call import ForwardCall, host_keywords, parse_call
 from hf_posenc.forward.host_calls import paged_cache
@@ -50,7 +50,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     call = with_moved_positions(call)
     call = with_cache(call)
     forward = forward_context(call, record_key_positions(call))
-    if module.__dict__.get(LOOKED_UP) or (counts_columns(module) and not is_traced()):
+    if module.__dict__.get(USES_LOOKUP) or (counts_columns(module) and not is_traced()):
         set_current_forward(module, forward)
     return (), host_keywords(call, forward)
 
@@ -168,7 +168,7 @@ def forward_context(call: ForwardCall, keys: CachedPositions | None) -> ForwardC
         moved=call.moved,
         keys=keys,
         counted=counted,
-        own_mask=call.masks_by_kind is None and isinstance(call.mask, Tensor) and call.mask.ndim == 4,
+        caller_mask=call.masks_by_kind is None and isinstance(call.mask, Tensor) and call.mask.ndim == 4,
         positions=call.positions,
         weights=bool(weights),
         texts=call.texts,

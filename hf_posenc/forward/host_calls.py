@@ -87,7 +87,7 @@ def cache_name_error(what: str) -> HostChanged:
     )
 
 
-def take_cache(call: MutableMapping[str, Any]) -> Any:
+def pop_cache(call: MutableMapping[str, Any]) -> Any:
     """Remove the KV cache from the keywords of a call, and return it; None without a cache.
 
     A paged cache stays among the keywords.

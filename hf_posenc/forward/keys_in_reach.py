@@ -39,7 +39,7 @@ def mask_in_reach(
     if mask is None and ctx.causal and 1 < length < keys:
         # Prefill of an empty static cache: transformers passes no mask, and places after the queries are unwritten.
         ctx = replace(ctx, key_positions=ctx.key_positions[:, :length])
-    if forward.own_mask:
+    if forward.caller_mask:
         return columns_of_held_keys(mask, cache, index, length), ctx
     if mask is not None:
         misfits = isinstance(mask, Tensor) and 1 < mask.shape[-1] < keys  # made for layers that dropped keys

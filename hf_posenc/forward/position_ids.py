@@ -20,7 +20,7 @@ from transformers import Cache
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput
 from hf_posenc.forward.attention_masks import columns_of_new_tokens, counted_positions
-from hf_posenc.forward.current_forward import NUMBERED_FROM
+from hf_posenc.forward.current_forward import FIRST_POSITION_ID
 from hf_posenc.forward.forward_call import ForwardCall
 from hf_posenc.forward.validate_inputs import positions_in_range
 from hf_posenc.schemes.base import Scheme, implements
@@ -94,7 +94,7 @@ def with_positions(call: ForwardCall) -> ForwardCall:
     if positions is None:
         return call if padding is None else replace(call, position_ids=counted_positions(padding, call.length, cache))
     positions = positions.long()  # subtraction would overflow in narrow integers
-    counted, first = None, call.base.__dict__.get(NUMBERED_FROM)
+    counted, first = None, call.base.__dict__.get(FIRST_POSITION_ID)
     if first:
         counted = counts_from_zero(positions, first, padding, _pads(call), cache)
         positions = from_zero(positions, first, counted, padding, cache)

@@ -45,7 +45,7 @@ class ForwardContext:
         texts: number of each token's text, ``[batch or 1, query]``, if masks must separate packed texts; else None.
         text_keys: number of keys in each token's text, ``[batch or 1, query]``, for packed encoder rows; else None.
         cached: whether the base model got a KV cache that its attention modules must write to.
-        own_mask: whether the caller passed a mask ``[batch or 1, heads or 1, query, token]`` over the whole text.
+        caller_mask: whether the caller passed a mask ``[batch or 1, heads or 1, query, token]`` over the whole text.
         memos: values shared by layers on one device with the same number of keys.
         plans: plans of calls, shared by layers with the same scheme, device and cache state
             (`hf_posenc.forward.call_plan`). Plans refer to memos; inside a memo they would be a reference cycle.
@@ -57,7 +57,7 @@ class ForwardContext:
     moved: Tensor | None = None
     keys: CachedPositions | None = None
     counted: bool = False
-    own_mask: bool = False
+    caller_mask: bool = False
     positions: Tensor | None = None
     weights: bool = False
     texts: Tensor | None = None

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel, first_line
 from hf_posenc.forward.attention import PatchedAttention
-from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, TOKEN_TYPES, KeepsForward
+from hf_posenc.forward.current_forward import FIRST_POSITION_ID, TOKEN_TYPES, USES_LOOKUP, KeepsForward
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter, causal_mask
 from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, InterceptedAttention, goes_through_interface
@@ -147,8 +147,8 @@ class GeneralAdapter(Adapter):
 
     def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
         seen = self.observation
-        yield base, {OBSERVATION: seen, NUMBERED_FROM: seen.numbered_from, TOKEN_TYPES: seen.token_types}
-        yield base, {LOOKED_UP: any(one.looks_up for one in seen.attentions)}
+        yield base, {OBSERVATION: seen, FIRST_POSITION_ID: seen.numbered_from, TOKEN_TYPES: seen.token_types}
+        yield base, {USES_LOOKUP: any(one.looks_up for one in seen.attentions)}
         for name, shape in seen.rotaries.items():
             yield base.get_submodule(name), {SILENT: shape}
         for name, first in seen.tables.items():

@@ -87,7 +87,7 @@ def mask_per_query(mask: Tensor | None, queries: int, forward: ForwardContext) -
 
 def additive_mask(visible: Tensor | None, forward: ForwardContext | None, dtype: torch.dtype) -> Tensor | None:
     """Additive mask, lowest where ``visible [batch, 1, query or 1, key]`` is zero; None if nothing is hidden."""
-    if visible is None or forward is None or (forward.padding is None and not forward.own_mask):
+    if visible is None or forward is None or (forward.padding is None and not forward.caller_mask):
         return None
     masks = forward.memos.setdefault("masks of what is visible", {})
     if id(visible) not in masks:

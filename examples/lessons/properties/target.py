@@ -20,7 +20,7 @@ from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import CannotCombine, FractionalPosition, OptionOutOfRange
 from hf_posenc.insight.plots.models import Kind, Shapes, first_kind
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.build import build, reach_of
+from hf_posenc.schemes.build import build, positions_supported
 from hf_posenc.schemes.spec import Plan, SchemeSpec, layout
 from properties.layer import Layer
 
@@ -90,7 +90,7 @@ class PropertyTarget:
     @cached_property
     def reach(self) -> int:
         """Number of positions that the scheme is defined for, at most `FAR`."""
-        return min(reach_of(self.layer().scheme) or FAR, FAR)
+        return min(positions_supported(self.layer().scheme) or FAR, FAR)
 
     @cached_property
     def length(self) -> int:
