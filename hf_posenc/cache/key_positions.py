@@ -22,7 +22,7 @@ from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import UnknownKeys
 from hf_posenc.schemes.base import Scheme, implements
 
-RECORD = "posenc_key_positions"  # attribute of a cache: its `KeyPositions`
+POSITIONS_ATTRIBUTE = "posenc_key_positions"  # attribute of a cache: its `KeyPositions`
 
 Inferred = Callable[[Tensor], Tensor]  # columns of a cache, [n], to inferred positions, [batch or 1, n]
 
@@ -144,10 +144,10 @@ def record_positions(cache: Cache, new: Tensor, padding: Tensor | None, *, count
     Warns:
         UnknownKeys: this model has filled the cache, and then something else has.
     """
-    recorded: KeyPositions | None = getattr(cache, RECORD, None)
+    recorded: KeyPositions | None = getattr(cache, POSITIONS_ATTRIBUTE, None)
     if recorded is None:
         recorded = KeyPositions()
-        setattr(cache, RECORD, recorded)
+        setattr(cache, POSITIONS_ATTRIBUTE, recorded)
     past: Any = cache.get_seq_length()
     inferred = partial(inferred_positions, padding, new, past)
     static = len(cache.layers) > 0 and all(isinstance(x, StaticLayer) and not x.is_sliding for x in cache.layers)

@@ -11,7 +11,7 @@ import warnings
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 
-from hf_posenc.cache.key_positions import RECORD
+from hf_posenc.cache.key_positions import POSITIONS_ATTRIBUTE
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, UnknownKeys
 
@@ -60,7 +60,7 @@ def check_recorded_keys(cache: Cache | None) -> None:
     Raises:
         InvalidInput: the cache holds tokens that this model has not written.
     """
-    if cache is None or hasattr(cache, RECORD):
+    if cache is None or hasattr(cache, POSITIONS_ATTRIBUTE):
         return
     length = cache.get_seq_length()
     if isinstance(length, Tensor) and is_traced():  # prefix tuning does not fill static caches

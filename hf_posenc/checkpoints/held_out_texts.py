@@ -38,10 +38,11 @@ def copy_held_out(model: Any, folder: Path) -> None:
     # A damaged record is not copied. Evaluating the run reports the damage.
     with suppress(OSError, ValueError, TypeError, AttributeError):
         record = read_object(run / HELD_OUT)
-        write_json(folder / HELD_OUT, record | {TEXTS: names_for(found_from(record.get(TEXTS) or (), run), folder)})
+        texts = full_paths(record.get(TEXTS) or (), run)
+        write_json(folder / HELD_OUT, record | {TEXTS: recorded_names(texts, folder)})
 
 
-def names_for(texts: Iterable[str], folder: Path) -> list[str]:
+def recorded_names(texts: Iterable[str], folder: Path) -> list[str]:
     """Convert full paths of texts to the names that a record in ``folder`` uses."""
     base = folder.resolve()
     return [
@@ -49,7 +50,7 @@ def names_for(texts: Iterable[str], folder: Path) -> list[str]:
     ]
 
 
-def found_from(texts: Iterable[str], folder: Path) -> list[str]:
+def full_paths(texts: Iterable[str], folder: Path) -> list[str]:
     """Full paths of the texts in a record in ``folder``. Names of datasets on the Hub stay unchanged."""
     return [text if text.startswith(PREFIX) else full_path(text, folder.resolve()) for text in texts]
 

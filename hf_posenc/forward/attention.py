@@ -173,14 +173,14 @@ class PatchedAttention(PatchedLayer):
     def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
         """Compute a rotated call by the host's own attention function if it supports the terms, else by the engine."""
         if not call.shared.plain:
-            return self._by_engine(call, host, cache)
+            return self._attend_by_engine(call, host, cache)
         seen = call.plan.ctx.key_positions.shape[1]
         if call.keys[0].shape[2] > seen:  # later places of a static cache are unwritten
             call = call._replace(keys=(call.keys[0][:, :, :seen],), values=call.values[:, :, :seen])
         with call.autocast or UNCHANGED:
-            return self._by_host(call, host)
+            return self._attend_by_host(call, host)
 
-    def _by_host(self, call: RotatedCall, host: dict[str, Any]) -> AttentionOutput:
+    def _attend_by_host(self, call: RotatedCall, host: dict[str, Any]) -> AttentionOutput:
         plan, q, k, v = call.plan, call.queries[0], call.keys[0], call.values
         if plan.function is None:
             function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
@@ -190,7 +190,7 @@ class PatchedAttention(PatchedLayer):
         scaling = getattr(self, self.score_factor) * call.shared.terms.logit_scale
         return plan.function(self, q, k, v, plan.mask, dropout=self.live_dropout, scaling=scaling, **host)
 
-    def _by_engine(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
+    def _attend_by_engine(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
         plan, shared, ctx, queries, keys, v, _ = call
         if len(keys) != len(shared.key_copies) or len(keys) > 1:
             keys = tuple([keys[number % len(keys)] for number in shared.key_copies])

@@ -45,7 +45,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
         getattr(config, "layer_types", None) or ()
     )
     for scheme in schemes_of_base(base):
-        check_scheme(scheme, config._attn_implementation, windowed=windowed, graphs=graphs)
+        check_batched_scheme(scheme, config._attn_implementation, windowed=windowed, graphs=graphs)
 
 
 def counts_from_cache(base: nn.Module) -> bool:
@@ -54,7 +54,7 @@ def counts_from_cache(base: nn.Module) -> bool:
     return any("cache_length" in signature(forward).parameters for forward in forwards)
 
 
-def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) -> None:
+def check_batched_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) -> None:
     """Refuse a scheme for `check_continuous_batch`; ``windowed``: the cache drops keys outside a sliding window."""
     name, by_engine = repr(scheme.shown_name), batched_by_engine(scheme)
     if scheme.needs_whole_text:

@@ -74,7 +74,7 @@ class Layout:
     def plan_of(self, layer: int, layers: int) -> Plan:
         """The plan of one layer."""
         named = (plan for key, plan in self.layers.items() if layer in layer_numbers(key, layers))
-        return of_layer(next(named, self.default), layer, layers)
+        return plan_of_layer(next(named, self.default), layer, layers)
 
     def representatives(self, layers: int, kinds: Sequence[object] = ()) -> list[int]:
         """First layer of each plan in use, for each kind of layer: the layers that a probe of all plans must cover."""
@@ -84,7 +84,7 @@ class Layout:
         return list(first.values())
 
 
-def of_layer(composition: Plan, layer: int, layers: int) -> Plan:
+def plan_of_layer(composition: Plan, layer: int, layers: int) -> Plan:
     """The plan of one layer: a pattern of layers, such as iRoPE, is replaced by its scheme for that layer."""
     parts: list[tuple[type[Scheme], dict[str, Any]]] = []
     for cls, options in composition.parts:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hf_posenc.checkpoints.held_out_texts import found_from, names_for
+from hf_posenc.checkpoints.held_out_texts import full_paths, recorded_names
 from hf_posenc.checkpoints.model_name import HELD_OUT
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
@@ -88,7 +88,7 @@ class HeldOut:
             if stored.get("separator", "") is None:  # earlier versions could split a file at a separator
                 del stored["separator"]
             record = cls(**stored)
-            return replace(record, texts=found_from(record.texts, folder))
+            return replace(record, texts=full_paths(record.texts, folder))
         except (OSError, ValueError, TypeError) as error:
             raise CheckpointMismatch(
                 f"{folder / HELD_OUT} cannot be read: {error}. Restore it, or name the text to measure on (--text)."
@@ -96,7 +96,7 @@ class HeldOut:
 
     def write(self, folder: Path) -> None:
         """Write the record to the folder of a run."""
-        write_json(folder / HELD_OUT, asdict(replace(self, texts=names_for(self.texts, folder))))
+        write_json(folder / HELD_OUT, asdict(replace(self, texts=recorded_names(self.texts, folder))))
 
     def __str__(self) -> str:
         names = ", ".join(self.texts) or "documents without a name"

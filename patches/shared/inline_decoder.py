@@ -234,9 +234,9 @@ class InlineAttention(PlacedAttention):
         mixed, weights = self.attend(q, k, v, hidden=hidden, mask=mask, host=host)
         return self.project_output(mixed.flatten(2)), weights
 
-    def _by_host(self, call: RotatedCall, host: dict[str, Any]) -> AttentionOutput:
+    def _attend_by_host(self, call: RotatedCall, host: dict[str, Any]) -> AttentionOutput:
         """Attention by the model's own function, or eager if weights are requested: these models always return them."""
         mask, q, k, v = call.plan.mask, call.queries[0], call.keys[0], call.values
         if host.get("output_attentions") and (mask is None or isinstance(mask, Tensor)):
             return eager_attention(self, q, k, v, mask, self.scaling * call.shared.terms.logit_scale, self.live_dropout)
-        return super()._by_host(call, host)
+        return super()._attend_by_host(call, host)

@@ -16,7 +16,7 @@ from hf_posenc.checks.generation import NEW, generate_batch, request_error
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.paged import requests_of
-from hf_posenc.forward.paged_support import check_scheme
+from hf_posenc.forward.paged_support import check_batched_scheme
 from hf_posenc.patching.state import scheme_of
 
 pytest.importorskip("psutil")
@@ -103,11 +103,11 @@ def test_a_sliding_window_is_refused() -> None:
 def test_graphs_and_other_backends_are_refused() -> None:
     scheme = scheme_of(patched("alibi"))
     with pytest.raises(BackendCannotCarry, match="use_cuda_graph=False"):
-        check_scheme(scheme, "sdpa", windowed=False, graphs=True)
+        check_batched_scheme(scheme, "sdpa", windowed=False, graphs=True)
     with pytest.raises(BackendCannotCarry, match="auto_switch_to_flash=False"):
-        check_scheme(scheme, "flash_attention_3", windowed=False, graphs=False)
+        check_batched_scheme(scheme, "flash_attention_3", windowed=False, graphs=False)
     for plain in ("yarn", "xpos"):  # computed by the model's own attention function, on any backend
-        check_scheme(scheme_of(patched(plain)), "flash_attention_3", windowed=True, graphs=True)
+        check_batched_scheme(scheme_of(patched(plain)), "flash_attention_3", windowed=True, graphs=True)
 
 
 def test_inconsistent_positions_are_refused() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from hf_posenc.cache.key_positions import RECORD
+from hf_posenc.cache.key_positions import POSITIONS_ATTRIBUTE
 from hf_posenc.checks import Case
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.core.regions import Band
@@ -113,7 +113,7 @@ def drop_bias_on(*backends: str) -> Modify:
             call = call._replace(shared=replace(call.shared, terms=Terms(visible=Band(None, 10**6))))
         return engine(call, *rest)
 
-    return in_first_attention("_by_engine", without_bias)
+    return in_first_attention("_attend_by_engine", without_bias)
 
 
 def add_attribute(model: PreTrainedModel) -> None:
@@ -168,7 +168,7 @@ def _one_ahead(module: Any, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forgotten(module: Any, call: dict[str, Any]) -> dict[str, Any]:
-    vars(call.get(str(cache_name(type(module)))) or module).pop(RECORD, None)
+    vars(call.get(str(cache_name(type(module)))) or module).pop(POSITIONS_ATTRIBUTE, None)
     return call
 
 
@@ -198,7 +198,7 @@ nan_past_trained_length = behind("norm", lambda model, out: out * math.nan if ou
 # A tensor ``[token, token]`` that nothing needs.
 allocate_square = behind("norm", lambda model, out: (out @ out.transpose(-1, -2)).sum() * 0 + out)
 detach_queries = in_first_attention(
-    "_by_engine",
+    "_attend_by_engine",
     lambda attention, engine, call, *rest: engine(
         call._replace(queries=tuple(query.detach() for query in call.queries)), *rest
     ),

@@ -56,12 +56,12 @@ def with_terms(change: Callable[[Terms], Terms]) -> dict[str, Any]:
         return call._replace(shared=replace(call.shared, terms=change(call.shared.terms)))
 
     def by_engine(self: Any, call: RotatedCall, *rest: Any) -> Any:
-        return PatchedAttention._by_engine(self, changed(call), *rest)
+        return PatchedAttention._attend_by_engine(self, changed(call), *rest)
 
     def by_host(self: Any, call: RotatedCall, *rest: Any) -> Any:
-        return PatchedAttention._by_host(self, changed(call), *rest)
+        return PatchedAttention._attend_by_host(self, changed(call), *rest)
 
-    return {"_by_engine": by_engine, "_by_host": by_host}
+    return {"_attend_by_engine": by_engine, "_attend_by_host": by_host}
 
 
 def leaving_out(**neutral: Any) -> dict[str, Any]:

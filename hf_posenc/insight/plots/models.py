@@ -31,7 +31,7 @@ from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme
 from hf_posenc.schemes.entry import Entry
-from hf_posenc.schemes.spec import SchemeSpec, of_layer, parts_of_spec, plan
+from hf_posenc.schemes.spec import SchemeSpec, parts_of_spec, plan, plan_of_layer
 
 Kind = Literal["llama", "gpt2", "bert"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -93,7 +93,7 @@ class Shapes:
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
         check_layer(layer, geometry.layers)
         with torch.no_grad(), drawn_from(SEED):
-            built = build_scheme(of_layer(chosen, layer, geometry.layers), geometry, kind).eval()
+            built = build_scheme(plan_of_layer(chosen, layer, geometry.layers), geometry, kind).eval()
             built.reset_parameters()
             table = None if geometry.table is None else TABLE_STD * torch.randn(geometry.table, geometry.width)
             yield Target(entry.label, built, table, layer=layer)
