@@ -18,7 +18,7 @@ from transformers import DynamicCache
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import AdapterInvalid, HostConfigInvalid, PosEncError, UnsupportedModel, first_line, shown
 from hf_posenc.forward.current_forward import ATTENTIONS, OWNER
-from hf_posenc.forward.host_calls import CACHE_NAMES, cache_argument, cache_name, take_cache
+from hf_posenc.forward.host_calls import CACHE_NAMES, cache_argument, cache_name, pop_cache
 from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.validate_adapter import refuse
@@ -94,14 +94,14 @@ def _described(heads: int | None, kv_heads: int | None, channels: int | None) ->
     return f"{heads} heads ({kv_heads} of keys) of {channels} channels"
 
 
-def of_a_stranger(adapter: Adapter) -> bool:
+def is_third_party(adapter: Adapter) -> bool:
     """Whether an adapter comes from another package, so its classes and the model's forward need checks."""
     return type(adapter).__module__.partition(".")[0] != __name__.partition(".")[0]  # a bundle renames this package
 
 
 def check_members(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
     """Refuse a third party's patched attention that lacks a required attribute, or has one of the wrong type."""
-    for one in base.__dict__[ATTENTIONS] if of_a_stranger(adapter) else ():
+    for one in base.__dict__[ATTENTIONS] if is_third_party(adapter) else ():
         numbers: dict[str, Any] = {one.score_factor: (Real, Tensor), one.dropout_name: (Real, nn.Module)}
         if type(one).live_dropout is not PatchedLayer.live_dropout:
             del numbers[one.dropout_name]
@@ -155,7 +155,7 @@ def check_forward(adapter: Adapter, base: Any) -> None:
     model_name, attentions, device = type(base).__name__, base.__dict__[ATTENTIONS], next(base.parameters()).device
     token = int(getattr(base.config, "pad_token_id", None) == 0)  # models warn of padding without a mask
     call: dict[str, Any] = {"input_ids": torch.tensor([[token, token]], device=device)}
-    if of_a_stranger(adapter):
+    if is_third_party(adapter):
         causal = attentions[0].is_causal
         call["attention_mask"] = torch.tensor([[0, 1] if causal else [1, 0]], device=device)
         call |= cache_argument(type(base), DynamicCache() if causal and cache_name(type(base)) else None)
@@ -179,7 +179,7 @@ def check_forward(adapter: Adapter, base: Any) -> None:
             del attention.__dict__["attend"]
     if flaw is not None:
         refuse(type(adapter), *flaw)
-    if of_a_stranger(adapter):
+    if is_third_party(adapter):
         check_base(adapter, base)
 
 
@@ -208,7 +208,7 @@ def _check_attend(
     """Replacement of `attend`: raises `_Reached` with the flaw of its arguments, or None."""
     geometry, model_name = attention.scheme.geometry, type(attention.__dict__[OWNER]).__name__
     third_party, has_cache = "attention_mask" in call, any(key in call for key in CACHE_NAMES)
-    cache = take_cache({**host, "cache": cache} if cache is not None else dict(host))
+    cache = pop_cache({**host, "cache": cache} if cache is not None else dict(host))
     shapes = [list(x.shape[:3]) for x in (q, k, v)]
     if host.get(KEYWORD) is None:
         raise _Reached(not_passed_on(model_name, "its attention does not get it"))

@@ -19,7 +19,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
-from hf_posenc.checkpoints.hub import hub_options, of_other_names
+from hf_posenc.checkpoints.hub import hub_options, shared_hub_options
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import tokenizer_of as named_tokenizer
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
@@ -235,7 +235,7 @@ def tokenizer_of(metadata: dict[str, Any]) -> Any:
     tokenizer = metadata.get("tokenizer") or metadata.get("pretrained")
     if isinstance(tokenizer, str):
         hub = hub_options(metadata)  # a revision in these belongs to the model
-        own = of_other_names(hub) if metadata.get("tokenizer") else hub
+        own = shared_hub_options(hub) if metadata.get("tokenizer") else hub
         return named_tokenizer(ModelName.of(tokenizer, hub=own))
     if not callable(tokenizer):
         raise TaskOptionOutOfRange(

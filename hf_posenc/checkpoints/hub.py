@@ -25,7 +25,7 @@ def hub_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
     return {option: keywords[option] for option in HUB_OPTIONS if option in keywords}
 
 
-def of_other_names(hub: Mapping[str, Any]) -> dict[str, Any]:
+def shared_hub_options(hub: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the Hub that were given for an adapter and apply to its base too, or vice versa."""
     return {option: value for option, value in hub.items() if option not in OF_ONE_NAME}
 

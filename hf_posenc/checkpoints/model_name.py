@@ -19,7 +19,7 @@ from transformers import CONFIG_NAME, logging
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_posenc.checkpoints.adapter_folder import local_folder, stated_base
-from hf_posenc.checkpoints.hub import is_hub_adapter, of_other_names
+from hf_posenc.checkpoints.hub import is_hub_adapter, shared_hub_options
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, shown
@@ -73,7 +73,7 @@ class ModelName:
             CheckpointMismatch: the folder holds a fine-tuning run without a result and without a complete checkpoint.
         """
         named = cls(folder_of_run(local_name(given)), hub=dict(hub or {}))
-        shared_hub = of_other_names(named.hub)
+        shared_hub = shared_hub_options(named.hub)
         if adapter is not None:
             peft_adapter = cls(folder_of_run(local_name(adapter)), hub=shared_hub)
             if Path(peft_adapter.model).is_dir() and not (Path(peft_adapter.model) / PEFT_CONFIG).is_file():

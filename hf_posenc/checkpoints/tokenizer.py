@@ -8,7 +8,7 @@ from typing import Any
 from transformers import CONFIG_NAME
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.checkpoints.hub import of_other_names
+from hf_posenc.checkpoints.hub import shared_hub_options
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
@@ -51,7 +51,7 @@ def tokenizer_of(named: ModelName) -> Any:
         PosEncError: the tokenizer cannot be found or read.
     """
     if named.tokenizer != named.model:
-        return load_tokenizer(named.tokenizer, **of_other_names(named.adapter_hub))
+        return load_tokenizer(named.tokenizer, **shared_hub_options(named.adapter_hub))
     return load_tokenizer(named.tokenizer, **named.hub)
 
 

@@ -33,7 +33,7 @@ from hf_posenc.forward.engine_backend import (
     hide_outside_window,
     host_function,
 )
-from hf_posenc.forward.host_calls import COMPOSITE_CACHES, cache_of_self_attention, take_cache
+from hf_posenc.forward.host_calls import COMPOSITE_CACHES, cache_of_self_attention, pop_cache
 from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.rotate_qk import rotated, scale_queries
 from hf_posenc.forward.shared_terms import SharedTerms
@@ -107,7 +107,7 @@ class PatchedAttention(PatchedLayer):
             PositionOutOfTable: a position is past the end of the scheme's table.
         """
         if cache is None:
-            cache = take_cache(host)
+            cache = pop_cache(host)
         if isinstance(cache, COMPOSITE_CACHES):
             cache = cache_of_self_attention(cache, host)
         autocast = autocast_of(q.device)

@@ -219,7 +219,7 @@ def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
         refuse_context_parallel(scheme)
 
 
-def computed_in_parts(scheme: Scheme) -> bool:
+def supports_context_parallel(scheme: Scheme) -> bool:
     """Whether context parallelism can compute a scheme; `check_context_parallel` checks every call."""
     return not (needs_engine(scheme) or scheme.needs_whole_text or implements(scheme, "reposition"))
 

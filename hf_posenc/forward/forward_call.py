@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hf_posenc.cache.provenance import self_attention_cache
 from hf_posenc.cache.validate_cache import check_kind
 from hf_posenc.forward.current_forward import ATTENTIONS, LOOKED_UP, NUMBERED_FROM, TOKEN_TYPES, schemes_of_base
-from hf_posenc.forward.host_calls import cache_argument, forward_parameters, masks_by_kind, paged_cache, take_cache
+from hf_posenc.forward.host_calls import cache_argument, forward_parameters, masks_by_kind, paged_cache, pop_cache
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.forward.validate_inputs import tokens_of_call
 from hf_posenc.schemes.base import Scheme
@@ -114,7 +114,7 @@ def parse_call(base: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Forwa
         TypeError: there are more arguments than the model takes, or an argument is passed twice.
     """
     keywords = named_arguments(base, args, kwargs)
-    schemes, cache = schemes_of_base(base), take_cache(keywords)
+    schemes, cache = schemes_of_base(base), pop_cache(keywords)
     check_kind(cache)
     mask, config = keywords.get("attention_mask"), base.config
     by_kind, mask = masks_by_kind(mask, config)

@@ -87,7 +87,7 @@ def cache_name_error(what: str) -> HostChanged:
     )
 
 
-def take_cache(call: MutableMapping[str, Any]) -> Any:
+def pop_cache(call: MutableMapping[str, Any]) -> Any:
     """Remove the KV cache from the keywords of a call, and return it; None without a cache.
 
     A paged cache stays among the keywords.
@@ -121,7 +121,7 @@ def paged_cache(call: Mapping[str, Any]) -> PagedAttentionCache | None:
     return cache if isinstance(cache, PagedAttentionCache) else None
 
 
-def cache_of(result: Any) -> Cache | None:
+def cache_in_output(result: Any) -> Cache | None:
     """The KV cache in a model's result; None if it has none."""
     return next((result[name] for name in CACHE_NAMES if name in result), None)
 

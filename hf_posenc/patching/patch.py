@@ -35,7 +35,7 @@ from hf_posenc.patching.preconditions import check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import STASH, Patch, base_model_of, is_patched, stacks_or_model
-from hf_posenc.patching.swap import changing, swap, undo, undo_all, write_whole_config
+from hf_posenc.patching.swap import exclusive_change, swap, undo, undo_all, write_whole_config
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.spec import SchemeSpec
@@ -83,7 +83,7 @@ def patch_model(
 
     Patch before other threads use the model, because the patch does not wait for their forward passes.
     """
-    with explained_imports(), float32_by_default(), changing(model) as bases:
+    with explained_imports(), float32_by_default(), exclusive_change(model) as bases:
         unpatched = [base for base in bases if STASH not in base.__dict__]
         try:
             for part in stacks_or_model(model):
@@ -173,7 +173,7 @@ def unpatch_model(model: M) -> M:
         NotPatched: the model carries no scheme.
         ModelInUse: this thread is inside a forward pass of the model.
     """
-    with changing(model) as bases:
+    with exclusive_change(model) as bases:
         undo_all(model, [base for base in bases if STASH in base.__dict__] or bases)
     return model
 

@@ -24,7 +24,7 @@ from hf_posenc.errors import (
 from hf_posenc.patches.general.base_model import embeds_tokens
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA
-from hf_posenc.patches.try_adapter import of_a_stranger
+from hf_posenc.patches.try_adapter import is_third_party
 from hf_posenc.patches.validate_adapter import explained_swaps
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
@@ -110,7 +110,7 @@ def check_layer_count(patch: Patch) -> None:
 def check_layer_indices(patch: Patch) -> None:
     """Refuse equal ``layer_idx`` in a decoder of another package's adapter. The general adapter detects them."""
     base = patch.base
-    attentions = set(patch.adapter.attentions(base)) if of_a_stranger(patch.adapter) else set()
+    attentions = set(patch.adapter.attentions(base)) if is_third_party(patch.adapter) else set()
     layers = [(name, module) for name, module in base.named_modules(remove_duplicate=False) if module in attentions]
     indices = [getattr(module, "layer_idx", None) for _, module in layers]
     shared = [name for (name, _), i in zip(layers, indices, strict=True) if i is not None and indices.count(i) > 1]

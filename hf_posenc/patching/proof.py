@@ -26,7 +26,7 @@ from hf_posenc.core.torch_state import evaluation_mode
 from hf_posenc.errors import AdapterInvalid, NoEffect
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.try_adapter import of_a_stranger
+from hf_posenc.patches.try_adapter import is_third_party
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import NEUTRAL, TERMS, Hooks, formula_change, has_any, neutral, random_code, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, shows_silent_terms, spread_positions
@@ -121,7 +121,7 @@ class EffectProbe:
         if self.deferred:
             return Proof("deferred")
         with evaluation_mode(self.base):
-            for layer in self.layers if of_a_stranger(self.adapter) else ():
+            for layer in self.layers if is_third_party(self.adapter) else ():
                 self.check_own_positions(layer)
             proofs = [self.verdict_of(layer, patch) for layer in self.layers]
         moved = [proof for proof in proofs if proof.verdict == "moved"]

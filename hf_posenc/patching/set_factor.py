@@ -25,7 +25,7 @@ from hf_posenc.patching.layer_schemes import build_layer_schemes
 from hf_posenc.patching.patched_config import check_unchanged, update_config
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.state import patch_of, unpatched_view
-from hf_posenc.patching.swap import changing
+from hf_posenc.patching.swap import exclusive_change
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.kept_answers import KEPT
@@ -67,7 +67,7 @@ def set_factor(model: M, factor: float) -> M:
         ModelInUse: this thread is inside a forward pass of the model.
         NoEffect: the effect probe failed. As after every other error, the model is unchanged.
     """
-    with float32_by_default(), changing(model) as bases:
+    with float32_by_default(), exclusive_change(model) as bases:
         patches = [patch_of(base) for base in bases]
         check_factor(factor)
         old_attributes: list[tuple[nn.Module, dict[str, Any]]] = []

@@ -162,7 +162,7 @@ _LOCK = threading.RLock()
 
 
 @contextmanager
-def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
+def exclusive_change(model: nn.Module) -> Iterator[list[nn.Module]]:
     """Run the block while no other thread patches or unpatches a model.
 
     Yields the base models inside ``model``: two for an encoder–decoder, else one.

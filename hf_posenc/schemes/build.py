@@ -51,7 +51,7 @@ def build(
     _check_amplitude(scheme, geometry)
     if scheme.caches_one_key:
         check_one_key(scheme)
-    end = reach_of(scheme)
+    end = positions_supported(scheme)
     if end is not None and end < geometry.target_length:
         raise OptionOutOfRange(
             f"Scheme {plan.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
@@ -91,7 +91,7 @@ def rotates(scheme: Scheme) -> bool:
     return implements(scheme, "rotation") or implements(scheme, "row_rotation")
 
 
-def reach_of(scheme: Scheme) -> int | None:
+def positions_supported(scheme: Scheme) -> int | None:
     """Number of positions a scheme supports on its model; None for no limit."""
     reads_rows = (not scheme.replaces_host or scheme.keeps_table) and not implements(scheme, "read_table")
     ends = (scheme.longest, scheme.geometry.table if reads_rows else None)

@@ -20,7 +20,7 @@ from hf_posenc.core.grouped_heads import products, repeated
 from hf_posenc.forward.attention import RotatedCall
 from hf_posenc.forward.current_forward import OWNER
 from hf_posenc.forward.engine_backend import AttentionOutput
-from hf_posenc.forward.host_calls import cache_in_result, cache_of_mask, take_cache
+from hf_posenc.forward.host_calls import cache_in_result, cache_of_mask, pop_cache
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.shared.lookup_attention import PlacedAttention
@@ -88,7 +88,7 @@ class InlineDecoder(AddsPositionCode):
         **call: Any,
     ) -> Any:
         """The model's own forward without its bias; the pre-hook has checked the call and created the cache."""
-        cache, positions = take_cache(call), call[KEYWORD].positions
+        cache, positions = pop_cache(call), call[KEYWORD].positions
         weights = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         tokens = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds

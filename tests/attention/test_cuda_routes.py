@@ -82,7 +82,7 @@ def test_bands_cover_every_pair_once_without_a_mask() -> None:
 def test_a_correct_kernel_passes_its_check(dtype: torch.dtype) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert flash_cuda.sound(dtype, 16, "cpu")
+        assert flash_cuda.agrees_with_formula(dtype, 16, "cpu")
 
 
 BREAKAGES = {
@@ -110,7 +110,7 @@ def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = emulated.flash_backward
     monkeypatch.setattr(flash_cuda, "flash_backward", lambda *a, **k: tuple(reversed(right(*a, **k))))
     with pytest.warns(UserWarning, match="not used"):
-        assert not flash_cuda.sound(torch.bfloat16, 16, "cpu")
+        assert not flash_cuda.agrees_with_formula(torch.bfloat16, 16, "cpu")
 
 
 class TestDecode:
@@ -163,7 +163,7 @@ class TestFlex:
     def test_its_check_passes(self, dtype: torch.dtype, merged: bool) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*is not used")
-            assert flex_cuda.sound(*KIND._replace(dtype=dtype, merged=merged), False)
+            assert flex_cuda.agrees_with_formula(*KIND._replace(dtype=dtype, merged=merged), False)
 
     @pytest.mark.parametrize("kind", [KIND, KIND._replace(merged=True)], ids=["one region", "merged"])
     @pytest.mark.parametrize("lost", ["score_mod", "block_mask"])
@@ -173,9 +173,9 @@ class TestFlex:
         right = flex.flex.flex_attention
         monkeypatch.setattr(flex, "kernel", lambda family: lambda *a, **k: right(*a, **(k | {lost: None})))
         with pytest.warns(UserWarning, match="not used for biases: it is off by"):
-            assert not flex_cuda.sound(*kind, False)
-        assert not flex_cuda.sound(*kind, True), "known to fail, it is not traced either"
-        assert flex_cuda.sound(*kind._replace(dim=32), True), "control: of another kind nothing is known"
+            assert not flex_cuda.agrees_with_formula(*kind, False)
+        assert not flex_cuda.agrees_with_formula(*kind, True), "known to fail, it is not traced either"
+        assert flex_cuda.agrees_with_formula(*kind._replace(dim=32), True), "control: of another kind nothing is known"
 
     def test_a_call_whose_kernel_does_not_compile_goes_another_way(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As on an H100, where the example of the check had compiled, and a shorter text did not."""
@@ -189,7 +189,7 @@ class TestFlex:
         with pytest.warns(UserWarning, match="No choices"):
             mixed = flex_cuda.attend(problem.call())
         assert problem.deviation(mixed) <= problem.limit
-        assert not flex_cuda.sound(*flex_cuda.kind_of(problem.call()), False), "it is not tried again"
+        assert not flex_cuda.agrees_with_formula(*flex_cuda.kind_of(problem.call()), False), "it is not tried again"
         errors[0] = torch.OutOfMemoryError("another error")
         with pytest.raises(torch.OutOfMemoryError):
             flex_cuda.attend(problem.call())

@@ -104,7 +104,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def takes(call: AttentionCall) -> bool:
         on_device = call.values.device.type == "meta"  # the proof of effect runs on the CPU
-        return on_device and call.mask is None and flex.unable(call) is None
+        return on_device and call.mask is None and flex.refusal_reason(call) is None
 
     monkeypatch.setitem(by_device.BY_DEVICE, "meta", flash_cuda)
     monkeypatch.setattr(flash_cuda, "usable", lambda *tensors: True)

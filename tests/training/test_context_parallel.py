@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from hf_posenc import list_schemes, patch_model, scheme_of
 from hf_posenc.errors import BackendCannotCarry, PosEncError
-from hf_posenc.forward.engine_backend import computed_in_parts
+from hf_posenc.forward.engine_backend import supports_context_parallel
 
 from .test_finetune import FACTOR, TRAINED, llama
 
@@ -103,7 +103,7 @@ def test_a_scheme_is_computed_in_parts_or_refuses(scheme: str) -> None:
         model = patched(scheme)
     except PosEncError:
         pytest.skip("not a scheme for Llamas")
-    assert computed_in_parts(scheme_of(model)) == (scheme in SUPPORTED)  # as is said before a run
+    assert supports_context_parallel(scheme_of(model)) == (scheme in SUPPORTED)  # as is said before a run
     if scheme not in SUPPORTED:
         with pytest.raises(BackendCannotCarry, match="whole texts"):
             in_parts(model, ids)

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import CannotCombine, FractionalPosition, OptionOutOfRange
 from hf_posenc.insight.plots.models import Kind, Shapes, first_kind
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.build import build, reach_of
+from hf_posenc.schemes.build import build, positions_supported
 from hf_posenc.schemes.spec import Plan, SchemeSpec, layout
 from properties.layer import Layer
 
@@ -54,7 +54,7 @@ class PropertyTarget:
 
     def scheme(self, *, factor: int | None = None, seed: int = 0, **of_bench: Any) -> Scheme:
         """Build the scheme; learned parameters are random, because zeros would have every property."""
-        with drawn_from(seed):
+        with fixed_seed(seed):
             scheme = self._built(factor, **of_bench).eval()
             scheme.reset_parameters()
             holder = nn.Module()
@@ -90,7 +90,7 @@ class PropertyTarget:
     @cached_property
     def reach(self) -> int:
         """Number of positions that the scheme is defined for, at most `FAR`."""
-        return min(reach_of(self.layer().scheme) or FAR, FAR)
+        return min(positions_supported(self.layer().scheme) or FAR, FAR)
 
     @cached_property
     def length(self) -> int:

@@ -34,7 +34,7 @@ def attend(call: AttentionCall, real: Tensor | None) -> Tensor:
     Raises:
         BackendCannotCarry: the package is not installed, or cannot compute the call.
     """
-    reason = unable(call, real)
+    reason = refusal_reason(call, real)
     if reason is not None:
         raise BackendCannotCarry(
             f'flash_attention_2 cannot compute {reason}. Use model.set_attn_implementation("sdpa") or "flex_attention".'
@@ -52,7 +52,7 @@ def attend(call: AttentionCall, real: Tensor | None) -> Tensor:
     return unpadded(query, key, value, real, settings).transpose(1, 2)
 
 
-def unable(call: AttentionCall, real: Tensor | None) -> str | None:
+def refusal_reason(call: AttentionCall, real: Tensor | None) -> str | None:
     """Reason why the package cannot compute a call; None if it can."""
     terms = call.terms
     slopes = [None if isinstance(bias, BlockBias) else bias.slopes for bias in terms.bias]

@@ -45,12 +45,12 @@ def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and dim <= WIDEST
         # Torch 2.13 has wrong shapes for this operator's gradients, and cannot trace it.
         and not (query.dtype == torch.float32 and is_traced() and torch.is_grad_enabled())
-        and sound(query.dtype, dim, str(query.device))
+        and agrees_with_formula(query.dtype, dim, str(query.device))
     )
 
 
 @torch.compiler.assume_constant_result
-def sound(dtype: torch.dtype, dim: int, device: str) -> bool:
+def agrees_with_formula(dtype: torch.dtype, dim: int, device: str) -> bool:
     """Whether the operator for this kind of tensor exists and agrees with the formula."""
     return os.environ.get("HF_POSENC_NO_PRIVATE_OPS") != "1" and _checked(dtype, dim, device)
 

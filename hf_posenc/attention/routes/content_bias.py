@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes.dense_blocks import at_least_float32, biased, visibility
+from hf_posenc.attention.routes.dense_blocks import add_biases, at_least_float32, visibility
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Bias, Block, BlockBias
 from hf_posenc.core.tracing import is_traced
@@ -95,7 +95,7 @@ def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, add
     steady = call.ctx.steady and not region.remaps
     block = Block(query, keys, scores, call.scaling, rows, query_positions, key_positions, visible, steady)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
-    bias = biased(None, block, call.terms.bias, indices)
+    bias = add_biases(None, block, call.terms.bias, indices)
     if call.terms.logit_scale != 1.0:
         bias = bias * call.terms.logit_scale
     elif reads_scores and len(call.terms.bias) == 1:

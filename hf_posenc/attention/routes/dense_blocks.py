@@ -153,7 +153,7 @@ def weigh_and_mix(
     def logits_in(number: int) -> Tensor:
         if not needs_blocks:
             return scores_in(call, number, keys, rows)[1]
-        return biased(blocks[number].scores, blocks[number], terms.bias, indices)
+        return add_biases(blocks[number].scores, blocks[number], terms.bias, indices)
 
     first, *others = claims
     logits = logits_in(first)
@@ -216,7 +216,7 @@ def scores_of(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     return half_products(query.to(key.dtype), key) * scaling
 
 
-def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], indices: slice) -> Tensor:
+def add_biases(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], indices: slice) -> Tensor:
     """Add all biases to the logits (or None) of a block whose queries have the indices ``indices`` among the keys,
     ``[batch, heads, n, key]``."""
     for bias in biases:

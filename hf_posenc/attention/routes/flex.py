@@ -40,7 +40,7 @@ def attend(call: AttentionCall, mask: Mask) -> Tensor:
     Raises:
         BackendCannotCarry: the call has dropout, a bias or rotation that is no lookup, or gradients on the CPU.
     """
-    reason = unable(call)
+    reason = refusal_reason(call)
     if reason is not None:
         raise BackendCannotCarry(
             f'flex_attention cannot compute {reason}. Use model.set_attn_implementation("sdpa") or "eager".'
@@ -61,7 +61,7 @@ def merges(terms: Terms) -> bool:
     return len(terms.regions) > 1 or terms.sink is not None
 
 
-def unable(call: AttentionCall) -> str | None:
+def refusal_reason(call: AttentionCall) -> str | None:
     """Reason why flex attention cannot compute a call; None if it can."""
     reasons: dict[str, Callable[[], bool]] = {
         "a bias that needs queries and keys": lambda: any(isinstance(bias, BlockBias) for bias in call.terms.bias),

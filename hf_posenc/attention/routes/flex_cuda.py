@@ -34,8 +34,8 @@ def accepts(call: AttentionCall) -> bool:
         by_device.on_cuda(call.values.device)
         and (is_traced() or len(call.values) * call.heads * call.query_length * call.key_length > FEW)
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
-        and flex.unable(call) is None
-        and sound(*kind_of(call), is_traced())
+        and flex.refusal_reason(call) is None
+        and agrees_with_formula(*kind_of(call), is_traced())
     )
 
 
@@ -79,7 +79,7 @@ def kind_of(call: AttentionCall) -> Kind:
 
 
 @torch.compiler.assume_constant_result
-def sound(dtype: torch.dtype, dim: int, device: str, trained: bool, merged: bool, tracing: bool) -> bool:
+def agrees_with_formula(dtype: torch.dtype, dim: int, device: str, trained: bool, merged: bool, tracing: bool) -> bool:
     """Whether compiled flex attention agrees with the formula on a small example of a `Kind`.
 
     Nothing can be compiled for a check while a model is being compiled; then only kinds known to fail are avoided. The

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_posenc.forward.current_forward import schemes_of_base
-from hf_posenc.forward.engine_backend import computed_in_parts
+from hf_posenc.forward.engine_backend import supports_context_parallel
 from hf_posenc.insight.advise.plan import Plan
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
@@ -43,7 +43,7 @@ class Portable:
             patch_model(skeleton, one.scheme, **arguments)
             plain = plain_form(skeleton)
             schemes = schemes_of_base(base_model_of(skeleton)[0])
-            in_parts = all(scheme.geometry.causal and computed_in_parts(scheme) for scheme in schemes)
+            in_parts = all(scheme.geometry.causal and supports_context_parallel(scheme) for scheme in schemes)
             return cls(plain is not None, plain is None or plain.section is not None, in_parts)
 
 

@@ -12,7 +12,7 @@ from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, View
-from hf_posenc.schemes.build import reach_of
+from hf_posenc.schemes.build import positions_supported
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 from hf_posenc.schemes.spec import parts_of_spec
 
@@ -115,7 +115,7 @@ def sheet(plot: Plot, request: PlotRequest, entry: Entry) -> Sheet:
             )
         view = request.view
         if view.length is None:
-            end, most = reach_of(target.scheme), plot.length(target)
+            end, most = positions_supported(target.scheme), plot.length(target)
             view = replace(view, length=most if end is None else min(most, end))
         try:
             return Sheet(entry.label, plot.numbers(target, view))

@@ -55,7 +55,7 @@ def logits(call: AttentionCall) -> Tensor:
 
 def biased(call: AttentionCall, block: Block, rows: slice) -> Tensor:
     """Return the scores of a block with all biases of a call."""
-    return dense_blocks.biased(block.scores, block, call.terms.bias, rows)
+    return dense_blocks.add_biases(block.scores, block, call.terms.bias, rows)
 
 
 def merged(call: AttentionCall, of_block: OfBlock) -> Tensor:

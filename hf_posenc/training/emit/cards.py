@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.forward.current_forward import schemes_of_base
-from hf_posenc.forward.engine_backend import computed_in_parts
+from hf_posenc.forward.engine_backend import supports_context_parallel
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.weights import check_vocabulary
 from hf_posenc.texts import TextSource
@@ -37,7 +37,7 @@ def check_cards(model: PreTrainedModel, training: Training, cards: int, *, four_
         TrainingImpossible: the scheme or a setting needs whole rows.
     """
     schemes = schemes_of_base(base_model_of(model)[0]) if is_patched(model) else []
-    refused = next((scheme.shown_name for scheme in schemes if not computed_in_parts(scheme)), None)
+    refused = next((scheme.shown_name for scheme in schemes if not supports_context_parallel(scheme)), None)
     if refused is not None:
         raise TrainingImpossible(
             f"cards={cards} would share each row, and scheme {refused!r} needs whole rows. Choose a scheme that only "
