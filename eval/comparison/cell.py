@@ -12,7 +12,7 @@ from torch import nn
 
 from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.source_digest import is_foreign, source_digest
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.eval.catalogue import reads, sweeps
 from hf_posenc.eval.comparison.identity import terms_digest, to_json
@@ -165,7 +165,7 @@ class Measuring:
     def terms(self, entry: Entry) -> str:
         """Digest of the terms of an entry's schemes, or the error as text if they cannot be built."""
         try:
-            with drawn_from(self.settings.seed):
+            with fixed_seed(self.settings.seed):
                 return terms_digest(self.layer_schemes(entry))
         except Exception as error:  # patching raises it again, and the cell is then refused or failed
             return f"{type(error).__name__}: {error}"

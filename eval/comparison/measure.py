@@ -15,7 +15,7 @@ from hf_posenc.core import memory
 from hf_posenc.core.files.hf_errors import is_out_of_memory
 from hf_posenc.core.memory import tensors_in
 from hf_posenc.core.progress import ProgressCallback, part_of
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Measuring, fixes_extension
 from hf_posenc.eval.evaluation import evaluate
@@ -24,7 +24,7 @@ from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Costs, Record
 from hf_posenc.eval.task_run import SharedOptions
-from hf_posenc.forward.host_calls import cache_name, cache_of
+from hf_posenc.forward.host_calls import cache_in_output, cache_name
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 
 
@@ -93,7 +93,7 @@ def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
     with scheme_set_aside(lm.model):
         if not fixes_extension(entry):
             lengths["target_length"] = max(measuring.longest, trained_length_under(lm, entry))
-        with drawn_from(measuring.settings.seed):  # learned parameters are initialized randomly
+        with fixed_seed(measuring.settings.seed):  # learned parameters are initialized randomly
             patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
         yield
 
@@ -139,6 +139,6 @@ def cache_per_token(model: Any) -> float | None:
 def cache_bytes(model: Any, tokens: int) -> int:
     """Bytes of the KV cache after ``tokens`` tokens."""
     ids = torch.zeros(1, tokens, dtype=torch.long, device=model.device)
-    cache = cache_of(model(input_ids=ids, use_cache=True))
+    cache = cache_in_output(model(input_ids=ids, use_cache=True))
     sizes = {(tensor.data_ptr(), tensor.shape): tensor.nbytes for tensor in tensors_in(cache)}
     return sum(sizes.values())

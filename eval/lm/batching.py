@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from hf_posenc.core.progress import OpenProgressCallback
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.eval.lm.log_probs import Head, suffix_states
 from hf_posenc.eval.lm.measurable import check_row
 from hf_posenc.eval.lm.prefixes import closing_of, forget_longest, prefix_consistent, randomises
@@ -113,7 +113,7 @@ class Batched(HFLM):
         """Seed random positions with the sequence, so that they are equal in every run, order and process."""
         if not randomises(self.model):
             return nullcontext()
-        return drawn_from(hash(batch[0]))
+        return fixed_seed(hash(batch[0]))
 
     def precision(self) -> torch.autocast:
         """Autocast to the requested mixed precision, or do nothing."""

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from verdict import Finding, Metric, Scores, better, main, same
 
 from hf_posenc import patch_model
-from hf_posenc.forward.host_calls import cache_argument, cache_of
+from hf_posenc.forward.host_calls import cache_argument, cache_in_output
 from hf_posenc.starters.loading import starter_path
 
 THEIRS, THEIRS_CACHED = "transformers, one pass", "transformers, cached"
@@ -52,7 +52,7 @@ def logits_of(model: Any, ids: Tensor, piece: int | None) -> Tensor:
     cache, logits = None, []
     for part in ids.split(piece or ids.shape[1], dim=1):
         result = model(input_ids=part, use_cache=piece is not None, **cache_argument(type(model), cache))
-        cache = cache_of(result)
+        cache = cache_in_output(result)
         logits.append(result.logits)
     return torch.cat(logits, dim=1)
 

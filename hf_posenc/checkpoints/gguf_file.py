@@ -20,7 +20,7 @@ import torch
 from hf_posenc.checkpoints.gguf_tokenizer import write_tokenizer
 from hf_posenc.checkpoints.native_parameters import acting_schemes
 from hf_posenc.checkpoints.readers import llama_cpp
-from hf_posenc.checkpoints.readers.stated import Stated
+from hf_posenc.checkpoints.readers.stated import ExportedConfig
 from hf_posenc.checkpoints.static_rotation import amplitude, divisors, static_rotation
 from hf_posenc.errors import MissingPackage, NotExpressible
 from hf_posenc.patching.offloading import offloaded_values
@@ -117,7 +117,7 @@ def gguf_rope(scheme: Scheme) -> dict[str, Any] | None:
     if native is None or native["rope_type"] not in OF_TYPE or not isinstance(rotation.frequencies, tuple):
         return rope | {DIVISORS: divisors(rotation, rotary.base)}
     kind = native["rope_type"]
-    read = llama_cpp.read(Stated(native, "llama", rotation.dims, False, 1, 1))
+    read = llama_cpp.read(ExportedConfig(native, "llama", rotation.dims, False, 1, 1))
     if any(abs(a - b) > 1e-6 * b for a, b in zip(read.frequencies, rotation.frequencies, strict=True)):
         return rope | {DIVISORS: divisors(rotation, rotary.base)}
     rope |= {"freq_base": native["rope_theta"], "scaling_type": "none" if kind == "default" else kind}

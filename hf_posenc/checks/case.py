@@ -17,7 +17,7 @@ from torch.backends import cuda
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
 from hf_posenc.checks.tolerances import Deviation, tolerance_of
 from hf_posenc.core.plugins import imported_files
-from hf_posenc.core.torch_state import drawn_from, evaluation_mode
+from hf_posenc.core.torch_state import evaluation_mode, fixed_seed
 from hf_posenc.patching.layer_schemes import trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
@@ -130,7 +130,7 @@ class Case:
 
         Initial values are drawn from a fixed seed: the same case has the same numbers every time.
         """
-        with drawn_from(0):
+        with fixed_seed(0):
             patch_model(model, self.scheme, **self.options)
         perturb_parameters(model)
         return model

@@ -11,7 +11,7 @@ from hf_posenc.checks.forward import forward, forward_with_grad, max_deviation, 
 from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.checks.training import gradients
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe, scheme_of
 from hf_posenc.schemes.base import Scheme, implements
@@ -137,7 +137,7 @@ def training_mode_equals_evaluation(case: Case) -> Measured:
 
 def _advances_torch_rng(model: PreTrainedModel, tokens: Tensor) -> bool:
     """Whether a forward pass advances torch's random generator."""
-    with torch.no_grad(), drawn_from(20_211_130):
+    with torch.no_grad(), fixed_seed(20_211_130):
         before = torch.get_rng_state()
         forward_with_grad(model, tokens)
         return not torch.equal(torch.get_rng_state(), before)

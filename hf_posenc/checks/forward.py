@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel, StaticCache
 
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.forward.host_calls import cache_argument
 from hf_posenc.patching.state import base_model_of
 
@@ -44,7 +44,7 @@ def forward(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> 
 
     Seeds torch in a forked random state, so schemes that draw positions draw the same ones in every call.
     """
-    with torch.no_grad(), drawn_from(seed):
+    with torch.no_grad(), fixed_seed(seed):
         return forward_with_grad(model, tokens, **call).float()
 
 

@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import config_of, forward, forward_in_chunks, max_deviation, new_cache, random_tokens
 from hf_posenc.checks.registry import Measured, register_check, worst
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.patching.patch import patch_model
 
 
@@ -36,7 +36,7 @@ def offloaded_equals_resident(case: Case) -> Measured:
     with case.unpatched() as model:
         offloaded = offload(copy.deepcopy(model))
         for unpatched in (model, offloaded):
-            with drawn_from(0):
+            with fixed_seed(0):
                 patch_model(unpatched, case.scheme, **case.options)
         measured.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
     return worst(measured)

@@ -24,7 +24,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 
 TRAINED_LENGTH = 32
 WIDTH, HEADS, KV_HEADS, LAYERS, VOCABULARY = 64, 4, 2, 2, 96
@@ -99,7 +99,7 @@ def _draw(weight: Tensor, deviation: float) -> None:
 @lru_cache(maxsize=16)
 def tiny_template(name: str) -> PreTrainedModel:
     """The shared tiny model that `tiny_model` copies; read it, but do not change it."""
-    with drawn_from(0):
+    with fixed_seed(0):
         model = TINY_MODELS[name]().eval()
         sharpen_attention(model)
         return model

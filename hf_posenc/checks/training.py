@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import forward_with_grad, random_tokens
 from hf_posenc.checks.registry import Measured, register_check, worst
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 
 
 @register_check("gradients")
@@ -68,7 +68,7 @@ def gradients(model: nn.Module, length: int, *, rows: int = 2, backward: bool = 
         backward: use ``.backward()`` and ``.grad``, which re-entrant checkpointing needs.
     """
     names, weights = zip(*((n, w) for n, w in model.named_parameters() if w.requires_grad), strict=True)
-    with torch.enable_grad(), drawn_from(0):  # equal random draws in every call
+    with torch.enable_grad(), fixed_seed(0):  # equal random draws in every call
         out = forward_with_grad(model, random_tokens(model, length, rows=rows)).float()
         loss = (out.log_softmax(-1)[..., :8]).mean()
     if not backward:

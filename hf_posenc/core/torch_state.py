@@ -13,7 +13,7 @@ UNCHANGED = nullcontext()
 
 
 @contextmanager
-def drawn_from(seed: int) -> Iterator[None]:
+def fixed_seed(seed: int) -> Iterator[None]:
     """Seed torch's random numbers in the block, and restore the generators afterwards.
 
     If CUDA was not used yet, only the CPU's generator is seeded. `torch.manual_seed` would queue a call with its stack

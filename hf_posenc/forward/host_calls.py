@@ -121,7 +121,7 @@ def paged_cache(call: Mapping[str, Any]) -> PagedAttentionCache | None:
     return cache if isinstance(cache, PagedAttentionCache) else None
 
 
-def cache_of(result: Any) -> Cache | None:
+def cache_in_output(result: Any) -> Cache | None:
     """The KV cache in a model's result; None if it has none."""
     return next((result[name] for name in CACHE_NAMES if name in result), None)
 

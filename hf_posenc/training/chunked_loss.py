@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from hf_posenc.core.tested_versions import host_changed
-from hf_posenc.core.torch_state import drawn_from, evaluation_mode
+from hf_posenc.core.torch_state import evaluation_mode, fixed_seed
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.dataset import IGNORED_LABEL
 
@@ -193,7 +193,7 @@ def has_same_loss(model: Any, head: nn.Linear) -> bool:
     losses = []
     with torch.no_grad(), evaluation_mode(model), suppress(Exception):  # training without chunks raises it again
         for output_layer, loss in variants:
-            with output_replaced(model, output_layer, loss), drawn_from(0):
+            with output_replaced(model, output_layer, loss), fixed_seed(0):
                 losses.append(float(model.forward(input_ids=ids, labels=ids).loss))  # forward: without hooks
     tolerance = max(1e-4, 16 * torch.finfo(head.weight.dtype).eps)
     return len(losses) == 2 and abs(losses[1] - losses[0]) <= tolerance * abs(losses[0])

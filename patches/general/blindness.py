@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import UnsupportedModel, first_line
-from hf_posenc.forward.host_calls import cache_argument, cache_name, cache_of
+from hf_posenc.forward.host_calls import cache_argument, cache_in_output, cache_name
 from hf_posenc.patches.adapter import causal_mask
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import Observation
@@ -156,7 +156,7 @@ def cached_outputs(model: Any, observer: Observer, call: dict[str, Tensor]) -> T
         }
         with observed(model, observer):
             out = model(**{**inputs, "use_cache": True, **cache_argument(type(model), past)})
-        past = cache_of(out)
+        past = cache_in_output(out)
         states.append(out[0])
     return torch.cat(states, dim=1)
 

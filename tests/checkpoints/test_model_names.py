@@ -55,7 +55,7 @@ def test_starters(tmp_path: Path) -> None:
 def test_probe_bench_and_export_take_names(adapter: Callable[..., Path], tmp_path: Path) -> None:
     tuned = adapter()
     live, tokenizer = from_pretrained(tuned), load_starter("llama")[1]
-    few = {"length": 64, "text": [Path(__file__)], "samples": 1, "rows": 4, "scored": 8}
+    few = {"length": 64, "text": [Path(__file__)], "samples": 1, "rows": 4}
     by_name, of_live = probe(tuned, **few), probe(live, tokenizer, **few)
     assert by_name.variants[0].label == describe(live).scheme
     assert by_name.to_dict() == of_live.to_dict()

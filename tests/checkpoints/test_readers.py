@@ -17,7 +17,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import export, from_pretrained, patch_model, read_elsewhere
 from hf_posenc.checkpoints.readers import llama_cpp, mlx_lm, sglang, vllm
-from hf_posenc.checkpoints.readers.stated import Stated, Unread
+from hf_posenc.checkpoints.readers.stated import ExportedConfig, Unread
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import ReadOtherwise
 
@@ -94,7 +94,7 @@ def test_exact_is_what_transformers_computes(
     else:
         frequencies, amplitude = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=TRAINED_LENGTH)
     length = TRAINED_LENGTH if kind in ("longrope", "dynamic") else TARGET
-    read = reader.read(Stated(parameters, "llama", heads, False, config.max_position_embeddings, length))
+    read = reader.read(ExportedConfig(parameters, "llama", heads, False, config.max_position_embeddings, length))
     pairs = len(read.frequencies)
     same = pairs == len(frequencies) and torch.allclose(torch.tensor(read.frequencies), frequencies, rtol=2e-6, atol=0)
     same = same and math.isclose(read.amplitude, amplitude, rel_tol=1e-6)
@@ -119,20 +119,20 @@ def test_models_that_mlx_does_not_read_as_transformers_does() -> None:
     """Seen by running its classes: Phi-3's raises without a key ``type``, GLM's rotates the whole head."""
     stated = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0, "partial_rotary_factor": 0.5}
     for family, fastest in (("qwen3_moe", 1.0), ("gpt_neox", 1.0), ("llama", 0.25)):  # of two it scales none
-        assert mlx_lm.read(Stated(stated, family, 16, False, 64, 64)).frequencies[0] == fastest
+        assert mlx_lm.read(ExportedConfig(stated, family, 16, False, 64, 64)).frequencies[0] == fastest
     with pytest.raises(Unread, match="'type'"):
-        mlx_lm.read(Stated(stated, "phi3", 16, False, 64, 64))
-    assert len(mlx_lm.read(Stated(stated, "glm", 16, True, 64, 64)).frequencies) == 8
+        mlx_lm.read(ExportedConfig(stated, "phi3", 16, False, 64, 64))
+    assert len(mlx_lm.read(ExportedConfig(stated, "glm", 16, True, 64, 64)).frequencies) == 8
 
 
 def test_lists_that_llama_cpp_has_for_phi_3_alone() -> None:
     """Its converter writes them with √(1 + ln s / ln L0), whatever is stated; for other models it writes none."""
     lists = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "short_mscale": 1.3, "long_mscale": 1.3}
     stated = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, **lists}
-    read = llama_cpp.read(Stated(stated, "phi3", 16, False, 128, 128))
+    read = llama_cpp.read(ExportedConfig(stated, "phi3", 16, False, 128, 128))
     assert read.frequencies[0] == 0.25
     assert read.amplitude == pytest.approx(math.sqrt(1 + math.log(4) / math.log(32)))
-    assert llama_cpp.read(Stated(stated, "llama", 16, False, 128, 128)).frequencies[0] == 1.0
+    assert llama_cpp.read(ExportedConfig(stated, "llama", 16, False, 128, 128)).frequencies[0] == 1.0
 
 
 def test_an_exported_checkpoint_can_be_patched_again(tmp_path: Path) -> None:

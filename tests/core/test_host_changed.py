@@ -23,7 +23,7 @@ from hf_posenc.core.files.hf_errors import explanation
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import AdapterInvalid, CheckpointMismatch, HostChanged, MissingPackage, NoMemory, UntestedVersion
 from hf_posenc.forward import host_calls
-from hf_posenc.forward.host_calls import cache_argument, cache_of
+from hf_posenc.forward.host_calls import cache_argument, cache_in_output
 
 from ..small_models import llama
 
@@ -203,5 +203,5 @@ def test_callers_may_use_either_name(name: str) -> None:
         whole, cache = model(ids).last_hidden_state, DynamicCache()
         model(ids[:, :6], use_cache=True, **{name: cache})
         out = model(ids[:, 6:], use_cache=True, **{name: cache})
-    assert cache_of(out) is cache
+    assert cache_in_output(out) is cache
     torch.testing.assert_close(out.last_hidden_state, whole[:, 6:], atol=1e-5, rtol=0)

@@ -85,7 +85,7 @@ def test_a_live_model_keeps_the_mode_of_every_module(measure: str, llama, tokeni
     elif measure == "compare":
         compare(llama, "pi", tokenizer=tokenizer, out=tmp_path, **few)
     else:
-        probe(llama, tokenizer, samples=1, rows=1, scored=8)
+        probe(llama, tokenizer, samples=1, rows=1)
     assert [module.training for module in llama.modules()] == modes
     assert len(set(modes)) == 2
 

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from hf_posenc import patch_model
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, VOCABULARY, tiny_model
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "speed.md"
 RECIPES = {"cape", "pose", "randpos", "shape"}  # change positions while training, and bring no kernel of their own
@@ -42,7 +42,7 @@ def patched(scheme: str, model: PreTrainedModel | None = None) -> PreTrainedMode
     """
     model = model or tiny_model("llama")
     if scheme != UNPATCHED:
-        with drawn_from(0):
+        with fixed_seed(0):
             patch_model(model, scheme, factor=None if scheme in WITHIN else 4)
         perturb_parameters(model)
     return model
@@ -54,7 +54,7 @@ def grouped_query_model() -> PreTrainedModel:
         hidden_size=128, num_attention_heads=8, num_key_value_heads=1, num_hidden_layers=2, intermediate_size=256,
         vocab_size=VOCABULARY, max_position_embeddings=TRAINED_LENGTH,
     )  # fmt: skip
-    with drawn_from(0):
+    with fixed_seed(0):
         return LlamaForCausalLM(config).eval()
 
 

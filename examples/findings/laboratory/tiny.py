@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from verdict import Score, Scores
 
 from hf_posenc import patch_model
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.entry import Entry, entries_of
 
@@ -108,5 +108,5 @@ def scored(model: PreTrainedModel, task: Task, length: int) -> dict[str, list[Sc
 @torch.no_grad()
 def answers(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Logits of every token, ``[row, token, vocabulary]``, float32; random schemes draw the same in every call."""
-    with drawn_from(0):
+    with fixed_seed(0):
         return torch.cat([model(input_ids=part).logits.float() for part in ids.split(ROWS)])

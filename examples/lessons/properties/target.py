@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import CannotCombine, FractionalPosition, OptionOutOfRange
 from hf_posenc.insight.plots.models import Kind, Shapes, first_kind
 from hf_posenc.schemes.base import Scheme
@@ -54,7 +54,7 @@ class PropertyTarget:
 
     def scheme(self, *, factor: int | None = None, seed: int = 0, **of_bench: Any) -> Scheme:
         """Build the scheme; learned parameters are random, because zeros would have every property."""
-        with drawn_from(seed):
+        with fixed_seed(seed):
             scheme = self._built(factor, **of_bench).eval()
             scheme.reset_parameters()
             holder = nn.Module()

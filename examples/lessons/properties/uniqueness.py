@@ -15,7 +15,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation import rotate, table
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.forward.rotate_qk import rotated
 from properties.layer import Layer, gaussian
 from properties.target import ROUNDING, WIDTH, PropertyTarget, PropertyValue, not_applicable
@@ -88,7 +88,7 @@ def equal_gaps(target: PropertyTarget) -> PropertyValue:
 def deterministic(target: PropertyTarget) -> PropertyValue:
     """Compare two calls of one scheme in evaluation, and two fresh draws of its learned parameters."""
     positions = torch.arange(target.length // 2)
-    with drawn_from(0):
+    with fixed_seed(0):
         one, two = (target.constant_scores(positions) for _ in range(2))
     apart = difference(one, two)
     drawn, other = ([weight.detach() for weight in target.scheme(seed=seed).parameters()] for seed in (0, 1))

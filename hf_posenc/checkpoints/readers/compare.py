@@ -10,11 +10,11 @@ from typing import Any, Literal
 from hf_posenc.checkpoints.old_rope_keys import old_form
 from hf_posenc.checkpoints.plain_config import PlainConfig, plain_config
 from hf_posenc.checkpoints.readers import llama_cpp, mlx_lm, sglang, vllm
-from hf_posenc.checkpoints.readers.stated import ReadRotation, Stated, Unread
+from hf_posenc.checkpoints.readers.stated import ExportedConfig, ReadRotation, Unread
 from hf_posenc.core.geometry import HostRotary
 
 Verdict = Literal["exact", "different", "unable", "unknown"]
-READERS: dict[str, Callable[[Stated], ReadRotation]] = {
+READERS: dict[str, Callable[[ExportedConfig], ReadRotation]] = {
     reader.NAME: reader.read for reader in (vllm, sglang, mlx_lm, llama_cpp)
 }
 BY_LAYER_TYPE = {reader.NAME: reader.BY_LAYER_TYPE for reader in (sglang, mlx_lm, llama_cpp)}
@@ -96,13 +96,13 @@ def readings(plain: PlainConfig) -> Iterator[Reading]:
                 yield Reading(reader, "unable", layers, None, None, stated.served_length, str(error))
 
 
-def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> Stated:
+def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> ExportedConfig:
     """The parameters that a configuration states for the layers of one type."""
     config, parameters = plain.of_base, plain.parameters if layers is None else plain.parameters[layers]
     pairs = len(rotary.rotation.frequencies)
     share = parameters.get("partial_rotary_factor", 1.0)
     head_dim = 2 * pairs if parameters["rope_type"] == "proportional" else round(2 * pairs / share)
-    return Stated(
+    return ExportedConfig(
         parameters, config.model_type, head_dim, rotary.rotation.layout == "interleaved",
         config.max_position_embeddings, plain.compared_length, layers, {} if layers is None else old_form(config),
     )  # fmt: skip

@@ -7,8 +7,8 @@ converter writes ``rope.scaling.yarn_attn_factor``, which the runtime recomputes
 from __future__ import annotations
 
 from hf_posenc.checkpoints.readers.stated import (
+    ExportedConfig,
     ReadRotation,
-    Stated,
     linear,
     llama3,
     longrope_by_length,
@@ -30,7 +30,7 @@ UNSCALED = ("modernbert",)
 """Models for which it writes no scaling."""
 
 
-def read(stated: Stated) -> ReadRotation:
+def read(stated: ExportedConfig) -> ReadRotation:
     """The rotation of llama.cpp for a converted checkpoint. RoPE types that it does not know become unscaled RoPE."""
     if stated.sliding or stated.model_type in UNSCALED:
         return unscaled(stated)
@@ -41,7 +41,7 @@ def read(stated: Stated) -> ReadRotation:
     return FORMULAS.get(stated.rope_type, unscaled)(stated)
 
 
-def yarn(stated: Stated) -> ReadRotation:
+def yarn(stated: ExportedConfig) -> ReadRotation:
     """YaRN with temperature 0.1 ln s + 1, whatever is stated, and a ramp that ends at whole pairs."""
     return ReadRotation(yarn_frequencies(stated, truncate=True), yarn_temperature(stated.factor))
 

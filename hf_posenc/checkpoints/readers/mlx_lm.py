@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hf_posenc.checkpoints.readers.stated import (
+    ExportedConfig,
     ReadRotation,
-    Stated,
     Unread,
     by_type,
     longrope_default,
@@ -34,7 +34,7 @@ GEMMA_3_BASES = {"full_attention": 1e6, "sliding_attention": 1e4}
 """Default bases of its Gemma 3 class. The classes of the other models have none."""
 
 
-def read(stated: Stated) -> ReadRotation:
+def read(stated: ExportedConfig) -> ReadRotation:
     """The rotation of mlx-lm.
 
     Raises:
@@ -51,7 +51,7 @@ def read(stated: Stated) -> ReadRotation:
     return by_type(stated, FORMULAS)
 
 
-def of_layer_type(stated: Stated) -> ReadRotation:
+def of_layer_type(stated: ExportedConfig) -> ReadRotation:
     """The rotation of layers of one type. Layers with a window are never scaled, nor are any layers of Gemma 3n.
 
     Raises:
@@ -68,14 +68,14 @@ def of_layer_type(stated: Stated) -> ReadRotation:
     return by_type(stated, FORMULAS)
 
 
-def yarn(stated: Stated) -> ReadRotation:
+def yarn(stated: ExportedConfig) -> ReadRotation:
     """YaRN with the quotient of mscales, by default 1 and 0. ``attention_factor`` and ``truncate`` are not read."""
     mscale, mscale_all = stated.parameters.get("mscale", 1.0), stated.parameters.get("mscale_all_dim", 0.0)
     temperature = yarn_temperature(stated.factor, mscale) / yarn_temperature(stated.factor, mscale_all)
     return ReadRotation(yarn_frequencies(stated, truncate=True), temperature)
 
 
-def longrope(stated: Stated) -> ReadRotation:
+def longrope(stated: ExportedConfig) -> ReadRotation:
     """LongRoPE with the long list at every length, and the default temperature, because no mscale is read."""
     return ReadRotation(longrope_frequencies(stated, "long_factor"), longrope_default(stated))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hf_posenc.checkpoints.readers import vllm
 from hf_posenc.checkpoints.readers.stated import (
+    ExportedConfig,
     ReadRotation,
-    Stated,
     Unread,
     by_type,
     mscale_quotient,
@@ -22,7 +22,7 @@ BY_LAYER_TYPE = ("gemma3_text", "modernbert")
 """Models with parameters by type of layer whose code was read, in ``srt/models``."""
 
 
-def read(stated: Stated) -> ReadRotation:
+def read(stated: ExportedConfig) -> ReadRotation:
     """The rotation of SGLang.
 
     Raises:
@@ -31,7 +31,7 @@ def read(stated: Stated) -> ReadRotation:
     return by_type(stated, FORMULAS) if stated.layers is None else of_layer_type(stated)
 
 
-def of_layer_type(stated: Stated) -> ReadRotation:
+def of_layer_type(stated: ExportedConfig) -> ReadRotation:
     """The rotation of layers of one type. Layers with a window are never scaled, nor are any layers of ModernBERT.
 
     Raises:
@@ -44,13 +44,13 @@ def of_layer_type(stated: Stated) -> ReadRotation:
     return unscaled(stated) if stated.sliding else by_type(stated, OF_TRANSFORMERS)
 
 
-def dynamic(stated: Stated) -> ReadRotation:
+def dynamic(stated: ExportedConfig) -> ReadRotation:
     """Dynamic NTK as a static rotation: the base of the longest text at every length."""
     s, dims = stated.factor, stated.rotary_dim
     return ReadRotation(rope_frequencies(stated.theta * (s * s - (s - 1)) ** (dims / (dims - 2)), dims))
 
 
-def yarn(stated: Stated) -> ReadRotation:
+def yarn(stated: ExportedConfig) -> ReadRotation:
     """YaRN with ``attn_factor`` times the quotient of mscales, or times 0.1 ln s + 1; not with ``attention_factor``."""
     parameters = stated.parameters
     temperature = mscale_quotient(stated) or yarn_temperature(stated.factor)

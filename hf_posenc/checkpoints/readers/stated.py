@@ -17,7 +17,7 @@ class Unread(Exception):
 
 
 @dataclass(frozen=True)
-class Stated:
+class ExportedConfig:
     """The entries of a configuration that an engine reads for the layers of one type.
 
     Attributes:
@@ -84,27 +84,27 @@ class ReadRotation:
     amplitude: float = 1.0
 
 
-def unscaled(stated: Stated) -> ReadRotation:
+def unscaled(stated: ExportedConfig) -> ReadRotation:
     """RoPE without a scaling: θ^(−2m / d)."""
     return ReadRotation(rope_frequencies(stated.theta, stated.rotary_dim))
 
 
-def unscaled_head(stated: Stated) -> ReadRotation:
+def unscaled_head(stated: ExportedConfig) -> ReadRotation:
     """RoPE without a scaling, for all channels of a head, whatever share of them is stated."""
     return ReadRotation(rope_frequencies(stated.theta, stated.head_dim))
 
 
-def with_base(stated: Stated, theta: float) -> ReadRotation:
+def with_base(stated: ExportedConfig, theta: float) -> ReadRotation:
     """RoPE without a scaling, with base ``theta`` instead of the stated one."""
     return unscaled(replace(stated, parameters={**stated.parameters, "rope_theta": theta}))
 
 
-def linear(stated: Stated) -> ReadRotation:
+def linear(stated: ExportedConfig) -> ReadRotation:
     """Linear interpolation: every frequency divided by the factor."""
     return ReadRotation(tuple(w / stated.factor for w in rope_frequencies(stated.theta, stated.rotary_dim)))
 
 
-def llama3(stated: Stated) -> ReadRotation:
+def llama3(stated: ExportedConfig) -> ReadRotation:
     """Llama 3: wavelengths above ``original / low_freq_factor`` times the factor, shorter ones less or unchanged."""
     low, high = stated.parameters["low_freq_factor"], stated.parameters["high_freq_factor"]
 
@@ -116,14 +116,14 @@ def llama3(stated: Stated) -> ReadRotation:
     return ReadRotation(tuple(map(scaled, rope_frequencies(stated.theta, stated.rotary_dim))))
 
 
-def proportional(stated: Stated) -> ReadRotation:
+def proportional(stated: ExportedConfig) -> ReadRotation:
     """Rotation of a share of the pairs, with the exponents of the whole head. Engines ignore the factor."""
     rotated, pairs = stated.rotary_dim // 2, stated.head_dim // 2
     frequencies = rope_frequencies(stated.theta, stated.head_dim)[:rotated]
     return ReadRotation(frequencies + (0.0,) * (pairs - rotated))
 
 
-def proportional_divided(stated: Stated) -> ReadRotation:
+def proportional_divided(stated: ExportedConfig) -> ReadRotation:
     """The same with frequencies divided by the factor, as transformers computes it."""
     return ReadRotation(tuple(w / stated.factor for w in proportional(stated).frequencies))
 
@@ -133,7 +133,7 @@ def rope_frequencies(theta: float, dims: int) -> tuple[float, ...]:
     return tuple(theta ** (-2 * m / dims) for m in range(dims // 2))
 
 
-def yarn_frequencies(stated: Stated, *, truncate: bool) -> tuple[float, ...]:
+def yarn_frequencies(stated: ExportedConfig, *, truncate: bool) -> tuple[float, ...]:
     """YaRN's frequencies, with a ramp between the pairs of ``beta_fast`` and ``beta_slow`` turns.
 
     The turns are counted in the original length.
@@ -158,7 +158,7 @@ def yarn_frequencies(stated: Stated, *, truncate: bool) -> tuple[float, ...]:
     return tuple(w * (1 - g) + w / stated.factor * g for w, g in zip(unscaled_frequencies, slowed, strict=True))
 
 
-def mscale_quotient(stated: Stated) -> float | None:
+def mscale_quotient(stated: ExportedConfig) -> float | None:
     """Quotient of YaRN's temperatures for ``mscale`` and ``mscale_all_dim``; None if one of them is missing."""
     mscale, mscale_all = stated.parameters.get("mscale"), stated.parameters.get("mscale_all_dim")
     if mscale is None or mscale_all is None:
@@ -171,19 +171,19 @@ def yarn_temperature(factor: float, mscale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-def longrope_default(stated: Stated) -> float:
+def longrope_default(stated: ExportedConfig) -> float:
     """Default temperature of LongRoPE: √(1 + ln s / ln L0), with s = ``max_position_embeddings`` / L0."""
     s = stated.max_positions / stated.original_length
     return 1.0 if s <= 1 else math.sqrt(1 + math.log(s) / math.log(stated.original_length))
 
 
-def longrope_frequencies(stated: Stated, list_name: str) -> tuple[float, ...]:
+def longrope_frequencies(stated: ExportedConfig, list_name: str) -> tuple[float, ...]:
     """LongRoPE's frequencies: each divided by its entry in the named list."""
     divisors = stated.parameters[list_name]
     return tuple(w / by for w, by in zip(rope_frequencies(stated.theta, stated.rotary_dim), divisors, strict=True))
 
 
-def longrope_by_length(stated: Stated) -> ReadRotation:
+def longrope_by_length(stated: ExportedConfig) -> ReadRotation:
     """LongRoPE with one list for all texts: the long list if the engine serves more than the original length.
 
     Raises:
@@ -206,7 +206,7 @@ SHARED = {
 """RoPE type → formula that most engines use."""
 
 
-def by_type(stated: Stated, own: Mapping[str, Callable[[Stated], ReadRotation]]) -> ReadRotation:
+def by_type(stated: ExportedConfig, own: Mapping[str, Callable[[ExportedConfig], ReadRotation]]) -> ReadRotation:
     """The rotation of the stated RoPE type, by the engine's ``own`` formula or else by that of most engines.
 
     Raises:

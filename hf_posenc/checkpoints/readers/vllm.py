@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from hf_posenc.checkpoints.readers.stated import (
+    ExportedConfig,
     ReadRotation,
-    Stated,
     by_type,
     mscale_quotient,
     unscaled,
@@ -17,7 +17,7 @@ from hf_posenc.checkpoints.readers.stated import (
 NAME = "vLLM 0.33"
 
 
-def yarn(stated: Stated) -> ReadRotation:
+def yarn(stated: ExportedConfig) -> ReadRotation:
     """YaRN with ``attention_factor``, or else the quotient of mscales, or else 0.1 ln s + 1; with ``truncate``."""
     parameters = stated.parameters
     temperature = parameters.get("attention_factor")

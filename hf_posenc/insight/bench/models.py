@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import base_model_of
@@ -31,7 +31,7 @@ def variant(model: PreTrainedModel, role: str, entry: Entry, length: int, target
         lengths = dict(entry.lengths)
         if not lengths.keys() & {"factor", "target_length"}:
             lengths["target_length"] = target
-        with drawn_from(SEED):
+        with fixed_seed(SEED):
             scheme: str = entry.scheme  # type: ignore[assignment]  # `BenchSettings` refuses an entry without one
             patch_model(chosen, scheme, **{**entry.own_options, **lengths})
     chosen.set_attn_implementation("sdpa")
@@ -90,5 +90,5 @@ def random_model(shape: tuple[int, int, int, int], trained_length: int, dtype: t
         intermediate_size=8 * hidden // 3, vocab_size=VOCABULARY, max_position_embeddings=trained_length,
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
-    with drawn_from(SEED):
+    with fixed_seed(SEED):
         return LlamaForCausalLM(config).to(dtype).eval()

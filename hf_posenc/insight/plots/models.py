@@ -20,7 +20,7 @@ from hf_posenc.core.geometry import Geometry, HostRotary, Rotation, geometric
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.settings import check_fields
-from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import AlreadyPatched, NothingStretched, OptionOutOfRange
 from hf_posenc.forward.attention import LayerProjections
 from hf_posenc.forward.current_forward import ATTENTIONS
@@ -92,7 +92,7 @@ class Shapes:
         kind = self.kind or first_kind(entry.scheme)
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
         check_layer(layer, geometry.layers)
-        with torch.no_grad(), drawn_from(SEED):
+        with torch.no_grad(), fixed_seed(SEED):
             built = build_scheme(plan_of_layer(chosen, layer, geometry.layers), geometry, kind).eval()
             built.reset_parameters()
             table = None if geometry.table is None else TABLE_STD * torch.randn(geometry.table, geometry.width)
@@ -117,11 +117,11 @@ class Model:
                 f"This model carries scheme {describe(self.model).scheme!r}. Plot the unpatched model, or in Python "
                 "call Plot.numbers with Target(name, scheme_of(model))."
             )
-        with drawn_from(SEED), warnings.catch_warnings():
+        with fixed_seed(SEED), warnings.catch_warnings():
             warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
             patch_model(self.model, entry.scheme or Unpatched, **{**lengths, **entry.options})
         try:
-            with torch.no_grad(), drawn_from(SEED):
+            with torch.no_grad(), fixed_seed(SEED):
                 yield self.present(entry.label, layer)
         finally:
             unpatch_model(self.model)
