@@ -14,13 +14,9 @@ from hf_posenc.checks.training import gradients
 from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe, scheme_of
-from hf_posenc.schemes.base import Scheme, implements
+from hf_posenc.schemes.base import POSITION_HOOKS, Scheme, implements
 
 LONGEST = 4096  # tokens, for models with position limits of millions
-POSITION_HOOKS = (  # hooks through which positions reach the output; the others act on training or eviction
-    *("embed", "read_table", "rotation", "row_rotation", "regions", "prepare", "extra_key_channels"),
-    *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible"),
-)
 
 
 @register_check("effect")

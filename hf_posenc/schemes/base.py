@@ -20,6 +20,12 @@ from hf_posenc.schemes.kept_answers import KeepsAnswers
 if TYPE_CHECKING:
     from hf_posenc.core.record import SchemeRecord
 
+POSITION_HOOKS = (
+    *("embed", "read_table", "rotation", "row_rotation", "regions", "prepare", "extra_key_channels"),
+    *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible"),
+)
+"""Hooks through which positions reach the output. The others act on training or eviction."""
+
 
 class Scheme(KeepsAnswers):
     """A positional scheme: how positions enter a transformer.

@@ -15,7 +15,7 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import RowRotation, Terms
 from hf_posenc.errors import CannotCombine
-from hf_posenc.schemes.base import Scheme, overrides
+from hf_posenc.schemes.base import POSITION_HOOKS, Scheme, overrides
 
 SINGLE = (
     *("rotation", "row_rotation", "retune", "embed", "extra_key_channels"),
@@ -39,6 +39,8 @@ class Composition(Scheme):
         self.shared = all(part.shared for part in parts)
         for hook in SINGLE:
             self._at_most_one(f"bring `{hook}`", [p for p in parts if overrides(p, hook)])
+        coding = [p for p in parts if overrides(p, "embed") or overrides(p, "read_table")]
+        self._at_most_one("add a code to the embeddings", coding)
         rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]
         remapping = [p for p in parts if overrides(p, "regions")]
         self._at_most_one("rotate queries and keys", rotating)
@@ -48,6 +50,13 @@ class Composition(Scheme):
         self._at_most_one("decide where keys are rotated", by_row + remapping)
         by_axes = [p for p in parts if overrides(p, "coordinates")]  # their distances are not on one axis
         self._at_most_one("say where tokens stand", by_axes + remapping if remapping else [])
+        replacing = [p for p in parts if p.replaces_host]
+        empty = [p for p in replacing if not any(overrides(p, hook) for hook in POSITION_HOOKS)]
+        if empty and len(replacing) > len(empty):
+            raise CannotCombine(
+                f"{empty[0].record.name!r} only takes the model's positions away, and another scheme of this "
+                "composition brings positions. Leave one of them out."
+            )
 
     @property
     def schemes(self) -> list[Scheme]:

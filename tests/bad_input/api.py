@@ -135,6 +135,7 @@ def rows() -> list[Row]:
         Row("factors too short", OPTION, "short_factor", longrope(short_factor=[1.0], long_factor=[1.0])),
         Row("window of everything", OPTION, "window", patching("self_extend", factor=2, window=TRAINED_LENGTH)),
         Row("two rotations", errors.CannotCombine, "", patching("rope+yarn")),
+        Row("positions and none", errors.CannotCombine, "'none' only", patching("alibi+none")),
         Row("positions that one layer stops", errors.CannotCombine, "", patching("rope+randpos", layers={0: "none"})),
         Row("positions that one layer moves", errors.CannotCombine, "", patching("rope", layers={0: "rope+randpos"})),
         Row("option of no part", errors.UnknownOption, "windw", patching("yarn+logn", windw=3)),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.errors import OptionOutOfRange, PositionOutOfTable, SchemeNotDefined
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, PositionOutOfTable, SchemeNotDefined
 from hf_posenc.schemes.absolute.learned import Learned
 from hf_posenc.schemes.absolute.learned_hier import LearnedHier
 from hf_posenc.schemes.absolute.learned_interp import LearnedInterp
@@ -110,6 +110,8 @@ def test_ends_and_refusals() -> None:
     for name in ("learned_hier", "learned_interp"):
         with pytest.raises(SchemeNotDefined, match="this model has none"):
             patch_model(models.llama(), name)
+    with pytest.raises(CannotCombine, match="both add a code"):  # a code stands in the table's place
+        patch_model(models.gpt2(), "binary+learned_hier", factor=4)
 
 
 def test_llama_gets_a_table_as_long_as_the_target() -> None:

@@ -61,7 +61,9 @@ class DroPE(Scheme):
             )
         self.softmax_scale = softmax_scale
         self.shared = qk_norm == "off"
-        self.idle = frozenset({"prepare"} if qk_norm == "off" else ())
+        self.idle = frozenset({"prepare"} if qk_norm == "off" else ()) | (
+            {"logit_scale"} if softmax_scale == 1 else set()
+        )
         self.query_norm = nn.RMSNorm(geometry.heads * geometry.head_dim, EPS) if "q" in qk_norm else None
         self.key_norm = nn.RMSNorm(geometry.kv_heads * geometry.head_dim, EPS) if "k" in qk_norm else None
 
