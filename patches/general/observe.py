@@ -210,8 +210,8 @@ def refuse_bias_and_selection(model: Any, call: Mapping[str, Any]) -> None:
         )
     if chosen:
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} reads only some keys ({chosen[0]}). A separate query selects "
-            f"them, is rotated too, and no scheme would reach it. {REMEDY}"
+            f"Attention of this {type(model).__name__} reads only some keys ({chosen[0]}), selected by a separate "
+            f"rotated query that no scheme would reach. {REMEDY}"
         )
 
 
@@ -219,8 +219,8 @@ def refuse_joint_keys(model: Any, tokens: int, keys: int) -> None:
     """Refuse attention with more keys than tokens; DeepSeek V4, for example, adds keys that each compress several."""
     if keys != tokens:
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} sees {keys} keys where {tokens} tokens are in reach. Some "
-            f"keys stand for several tokens, and have positions that no scheme would reach. {REMEDY}"
+            f"Attention of this {type(model).__name__} sees {keys} keys where {tokens} tokens are in reach: some "
+            f"stand for several tokens, and have positions that no scheme would reach. {REMEDY}"
         )
 
 
