@@ -50,13 +50,7 @@ class Composition(Scheme):
         self._at_most_one("decide where keys are rotated", by_row + remapping)
         by_axes = [p for p in parts if overrides(p, "coordinates")]  # their distances are not on one axis
         self._at_most_one("say where tokens stand", by_axes + remapping if remapping else [])
-        replacing = [p for p in parts if p.replaces_host]
-        empty = [p for p in replacing if not any(overrides(p, hook) for hook in POSITION_HOOKS)]
-        if empty and len(replacing) > len(empty):
-            raise CannotCombine(
-                f"{empty[0].record.name!r} only takes the model's positions away, and another scheme of this "
-                "composition brings positions. Leave one of them out."
-            )
+        self._check_removal(parts)
 
     @property
     def schemes(self) -> list[Scheme]:
@@ -176,3 +170,14 @@ class Composition(Scheme):
         if len(parts) > 1:
             names = " and ".join(repr(p.record.name) for p in parts)
             raise CannotCombine(f"{names} both {action}. Keep one of them.")
+
+    @staticmethod
+    def _check_removal(parts: Sequence[Scheme]) -> None:
+        """Refuse a part that only removes the model's positions where another part brings positions of its own."""
+        replacing = [p for p in parts if p.replaces_host]
+        removing = [p for p in replacing if not any(overrides(p, hook) for hook in POSITION_HOOKS)]
+        if removing and len(replacing) > len(removing):
+            raise CannotCombine(
+                f"{removing[0].record.name!r} only removes the model's positions, and another scheme of this "
+                "composition brings positions. Leave one of them out."
+            )
