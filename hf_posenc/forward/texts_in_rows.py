@@ -83,8 +83,7 @@ def with_text_lengths(call: ForwardCall) -> ForwardCall:
     """The call with position 0 at padding, if a scheme reads the length of each text from the positions of its tokens.
 
     Raises:
-        InvalidInput: positions begin again within a text, do not begin again at the next one, or padding interrupts
-            a text.
+        InvalidInput: positions do not count up within each text, or padding interrupts a text.
     """
     mask = call.mask
     if is_traced() or isinstance(mask, BlockMask) or (call.unmasked and not call.numbered_by_caller):

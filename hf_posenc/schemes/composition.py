@@ -14,7 +14,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import RowRotation, Terms
-from hf_posenc.errors import CannotCombine
+from hf_posenc.errors import CannotCombine, FractionalPosition
 from hf_posenc.schemes.base import POSITION_HOOKS, Scheme, overrides
 
 SINGLE = (
@@ -188,7 +188,7 @@ class Composition(Scheme):
         """Refuse a part that is defined at whole positions only beside one that makes positions fractional."""
         whole, between = ([p for p in parts if getattr(p, a)] for a in ("whole_positions", "needs_function"))
         if whole and between:
-            raise CannotCombine(
+            raise FractionalPosition(
                 f"{whole[0].record.name!r} is defined at whole positions only, and {between[0].record.name!r} makes "
                 "positions fractional. Use a function of position or distance, such as 'rope', 'alibi' or 'kerple'."
             )

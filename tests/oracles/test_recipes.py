@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.errors import CannotCombine, NeedsWholeText, OptionOutOfRange, PositionOutOfTable, SchemeNotDefined
+from hf_posenc.errors import FractionalPosition, NeedsWholeText, OptionOutOfRange, PositionOutOfTable, SchemeNotDefined
 from hf_posenc.schemes.recipes.pose import PoSE
 from hf_posenc.schemes.recipes.randpos import RandPos
 from hf_posenc.schemes.recipes.recipe import Recipe
@@ -233,7 +233,7 @@ def test_tables_refuse_fractional_positions() -> None:
     with pytest.raises(SchemeNotDefined, match=r"between the rows of .*table.* \"rope\+cape\""):
         patch_model(models.gpt2(), "cape")
     for name in ("learned", "binary", "deberta", "rel_bias", "shaw", "wavelet"):
-        with pytest.raises(CannotCombine, match=f"'{name}' is defined at whole positions only, and 'cape'"):
+        with pytest.raises(FractionalPosition, match=f"'{name}' is defined at whole positions only, and 'cape'"):
             patch_model(models.gpt2(), f"{name}+cape")
     assert patch_model(models.gpt2(), "sinusoidal+cape").train()(ids).logits.isfinite().all()
 
