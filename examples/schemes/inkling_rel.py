@@ -1,7 +1,7 @@
 """Inkling's relative profiles: each query mixes learned profiles of the distance into its own bias.
 
-    score[h, i, j] = τ_i (q_i · k_j / √d + r_hi · P[:, i − j])     0 ≤ i − j < extent;  beyond, the bias is 0
-    r_hi = W_h x_i                       τ_i = 1 + α ln max(1, (i + 1) / log_floor), or 1 without ``log_floor``
+    score[h, i, j] = q_i · k_j / √d + r_hi · P[:, i − j]          r_hi = W_h x_i
+                                                                  0 ≤ i − j < extent;  beyond, the bias is 0
 
 P holds ``profiles`` rows of ``extent`` numbers, one for each distance, shared by the heads of a layer. x_i is the input
 of the layer's attention. Nothing rotates, and nothing is added to the keys, so a KV cache has its usual content.
@@ -27,7 +27,6 @@ from hf_posenc.extend import (
     Block,
     BlockBias,
     Geometry,
-    NotNegative,
     PositionContext,
     PositiveInt,
     Scheme,
@@ -41,32 +40,20 @@ STD = 0.02
 class InklingRel(Scheme):
     """Learned profiles of the distance, mixed by content, one mixture per query and head. For training.
 
-    ``profiles`` (d_rel) and ``extent`` (rel_extent) size the table; ``log_floor`` is the position from which scores
-    grow with the logarithm of the position, ``log_scale`` (α) how fast.
+    ``profiles`` and ``extent`` are the rows and columns of the table: d_rel and rel_extent of Inkling's configuration.
     """
 
     formula = r"""
-    \mathrm{score}_{hij} &= \tau_i \left( \frac{q_i \cdot k_j}{\sqrt d} + r_{hi} \cdot P_{:, \, i - j} \right),
-      \quad r_{hi} = W_h x_i \\
-    \tau_i &= 1 + \alpha \ln \max \left( 1, \frac{i + 1}{\mathtt{log\_floor}} \right)
+    \mathrm{score}_{hij} = \frac{q_i \cdot k_j}{\sqrt d} + r_{hi} \cdot P_{:, \, i - j},
+      \quad r_{hi} = W_h x_i, \quad 0 \le i - j < \mathtt{extent}
     """
 
     shared = False
     needs_causal = True
     later_keys = False
 
-    def __init__(
-        self,
-        geometry: Geometry,
-        *,
-        profiles: PositiveInt = 16,
-        extent: PositiveInt = 1024,
-        log_floor: PositiveInt | None = None,
-        log_scale: NotNegative = 0.1,
-    ) -> None:
+    def __init__(self, geometry: Geometry, *, profiles: PositiveInt = 16, extent: PositiveInt = 1024) -> None:
         super().__init__(geometry)
-        self.log_floor, self.log_scale = log_floor, log_scale
-        self.idle = frozenset({"row_scale"}) if log_floor is None else frozenset()
         self.mixture = nn.Linear(geometry.width, geometry.heads * profiles, bias=False)
         self.profiles = nn.Parameter(torch.zeros(profiles, extent))
 
@@ -87,9 +74,3 @@ class InklingRel(Scheme):
         inside = (distance >= 0) & (distance < of_distance.shape[-1])
         column = torch.where(inside, distance, 0).expand(*of_distance.shape[:3], -1)
         return of_distance.gather(-1, column) * inside
-
-    def row_scale(self, ctx: PositionContext) -> Tensor | None:
-        """τ of each query, ``[batch or 1, 1, query]``."""
-        if self.log_floor is None:
-            return None
-        return 1 + self.log_scale * ((ctx.query_positions + 1) / self.log_floor).clamp(min=1).log()[:, None]

@@ -89,7 +89,8 @@ def attention_output(
         positions = coordinates(ref, rotation, region.key_at(ref.ctx.key_positions))
         v = rotate_channels(v, rotation, positions, region.key_decay_steps, ref.ctx, dtype)
     q = q if ref.terms.query_scale is None else q * ref.terms.query_scale[:, None, :, None].to(q.dtype)
-    k = k.repeat_interleave(groups, dim=1)
+    if any(region.differs_by_head for region in ref.terms.regions):
+        k = k.repeat_interleave(groups, dim=1)
     outputs = [_output_of_rows(ref, rows, turn, q, k, v, dtype) for rows, turn in _row_rotations(ref, rotation)]
     return torch.cat(outputs, dim=2)
 
@@ -190,7 +191,7 @@ def _block(
         q = rotate_channels(q, rotation, query_at, region.query_decay_steps, ctx, dtype)
         k = rotate_channels(k, rotation, key_at, region.key_decay_steps, ctx, dtype)
     q = q[:, :, rows]
-    scores = q @ k.transpose(-1, -2) * ref.scaling
+    scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).transpose(-1, -2) * ref.scaling
     return Block(q, k, scores, ref.scaling, rows, query[:, rows], key, visible)
 
 

@@ -72,7 +72,7 @@ def show_record(record: SchemeRecord) -> None:
 def own_formula(record: SchemeRecord) -> str:
     """Return the LaTeX formula of a scheme from outside this package; empty for its own, whose text has the formula."""
     own = record.formula and not record.target.startswith("hf_posenc.")
-    return f"formula (LaTeX):\n\n    {record.formula}" if own else ""
+    return "\n    ".join(("formula (LaTeX):\n", *record.formula.split("\n"))) if own else ""
 
 
 def facts(record: SchemeRecord) -> str:
