@@ -10,8 +10,8 @@ Traps. With ``grid="midpoint"``, which the authors train with, the fastest pair 
 and τ → 0 is not exactly RoPE. ``grid="endpoint"``, u_m = m / K, keeps ω_0 = 1. The formula of τ is a scaling law for
 models trained from scratch at length L. A model trained with RoPE needs training after the change.
 
-"EVQ-Cosh: Variational Frequency Allocation for Rotary Position Embedding" 2026, section "Practical EVQ instantiation";
-github.com/misaya-yang/hybrid-rope, a submission that was not accepted by anybody yet. Experimental.
+"EVQ-Cosh: Variational Frequency Allocation for Rotary Position Embedding" 2026, section "Practical EVQ instantiation":
+a submission in review, in ``paper/`` of github.com/misaya-yang/hybrid-rope. Experimental.
 
     hf-posenc check --model starter:llama --scheme evq_cosh --import examples/schemes/evq_cosh.py
 """

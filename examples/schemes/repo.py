@@ -38,7 +38,6 @@ from hf_posenc.extend import (
     PositionContext,
     Rotary,
     Scheme,
-    geometric,
     register_scheme,
 )
 

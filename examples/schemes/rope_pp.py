@@ -6,11 +6,11 @@
 Both heads of a pair have one query, one key and one value. A query and its quarter turn differ by a fixed matrix. So an
 imaginary head with a query projection of its own would be an ordinary head: the shared projection is the method.
 
-This is RoPE++ EH (equal heads). Of each two query heads, the first has the query, and the second its quarter turn.
-The second half of each pair's query projection stays in the model without effect and without gradient: a scheme does
-not change a model's shapes. So the model does not get smaller, as the paper's does. RoPE++ EC (equal cache) needs twice
-as many heads in the output projection, which no scheme can give. A pair must share its key and value. So the model needs
-an even number of query heads per key head.
+This is RoPE++ EH (equal heads). Of each two query heads, the second reads the quarter turn of the first's query. Traps:
+the query projection of the second head stays in the model, without effect and without gradient. A scheme does not
+change a model's shapes, so the model does not get smaller, as the paper's does. Both heads must share a key head: the
+model needs an even number of query heads per key head. RoPE++ EC (equal cache) doubles the heads of the output
+projection, which no scheme can do.
 
 No parameters. For training from scratch, or long training. The authors rotate whole heads.
 

@@ -65,7 +65,8 @@ def reference_terms(
     )  # fmt: skip
     extra_channels = scheme.extra_key_channels(ctx)
     ctx = ctx if extra_channels is None else replace(ctx, extra_key_channels=extra_channels.float())
-    return ReferenceTerms(scheme, scheme.terms(ctx), ctx, attention.scaling if scaling is None else scaling)
+    scaling = getattr(attention, attention.score_factor) if scaling is None else scaling
+    return ReferenceTerms(scheme, scheme.terms(ctx), ctx, scaling)
 
 
 def attention_output(
