@@ -11,9 +11,9 @@ without positions. The authors train further from OLMo 2, and keep RoPE in the f
 ``layers={":5": "rope"}``. They define it for as many key heads as query heads. With grouped heads, here a group has the
 positions of its key head.
 
-Traps. Positions are computed in the dtype of the model: in bfloat16, a position of 300 is a multiple of 2. The rotated
-product is computed as a bias of blocks of queries, so attention takes two products instead of one, and runs in float32.
-A KV cache stores a number more per key and head.
+Traps. Positions are computed in the dtype of the model: in bfloat16, a position above 256 is a multiple of 2. The
+rotated product is computed as a bias of blocks of queries, so attention takes two products instead of one, and runs in
+float32. A KV cache stores one more number for each key. ``"rope+repo"`` rotates by i + z.
 
 Li, Zhao, Sproat 2025, "RePo: Language Models with Context Re-Positioning", arXiv:2512.14391; the released code,
 ``swigluex_multihead`` in github.com/SakanaAI/repo.

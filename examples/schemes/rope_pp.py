@@ -17,7 +17,7 @@ No parameters. For training from scratch, or long training. The authors rotate w
 Liu, Song, Liu, Huang, Guo, Liu, Lian, He, Qiu 2025, "Beyond Real: Imaginary Extension of Rotary Position Embeddings for
 Long-Context LLMs", arXiv:2512.07525; the order of heads as in github.com/OpenMOSS/rope_pp (``imag1``).
 
-    hf-posenc check --model starter:llama --scheme rope_pp --import examples/schemes/rope_pp.py
+    hf-posenc check --model Qwen/Qwen3-0.6B --scheme rope_pp --import examples/schemes/rope_pp.py  # two to a key
 """
 
 from __future__ import annotations
