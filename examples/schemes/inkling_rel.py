@@ -34,9 +34,10 @@ from hf_posenc.extend import (
 )
 
 STD = 0.02
+MODEL = "https://github.com/huggingface/transformers/tree/main/src/transformers/models/inkling"
 
 
-@register_scheme("inkling_rel", aliases=("relative_profiles",), paper="https://huggingface.co/docs/transformers")
+@register_scheme("inkling_rel", aliases=("relative_profiles",), paper=MODEL)
 class InklingRel(Scheme):
     """Learned profiles of the distance, mixed by content, one mixture per query and head. For training.
 
