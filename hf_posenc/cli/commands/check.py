@@ -63,7 +63,11 @@ def check(
         if factor is not None:
             del stored["target_length"]
         asked = stored | asked
-        output.note(f"{cli.REMOVED.format(own.layout.default.name)} Its target length is {own.target_length:,}.")
+        output.note(
+            f"The scheme of the checkpoint is checked: {own}."
+            if scheme is None
+            else f"{cli.REMOVED.format(own.layout.default.name)} Its target length is {own.target_length:,}."
+        )
     elif scheme is None:
         raise BadArgument(f"{model} carries no scheme. Name the scheme to check, such as --scheme yarn.")
     with output.progress() as show_progress:
