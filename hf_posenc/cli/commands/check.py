@@ -63,15 +63,11 @@ def check(
         if factor is not None:
             del stored["target_length"]
         asked = stored | asked
-        output.note(
-            f"The scheme of the checkpoint is checked: {own}."
-            if scheme is None
-            else f"{cli.REMOVED.format(own.layout.default.name)} Its target length is {own.target_length:,}."
-        )
+        output.note(cli.REMOVED.format(own))
     elif scheme is None:
         raise BadArgument(f"{model} carries no scheme. Name the scheme to check, such as --scheme yarn.")
     with output.progress() as show_progress:
-        loaded, _ = load_unpatched(**cli.loading_of(named, "float32"))
+        loaded = load_unpatched(**cli.loading_of(named, "float32"))
         deviations = check_scheme(
             loaded, checks=chosen or None, progress=lambda name: show_progress(None, name), **asked
         )
