@@ -137,6 +137,7 @@ def rows() -> list[Row]:
         Row("two rotations", errors.CannotCombine, "", patching("rope+yarn")),
         Row("positions and none", errors.CannotCombine, "'none' only", patching("alibi+none")),
         Row("positions that one layer stops", errors.CannotCombine, "", patching("rope+randpos", layers={0: "none"})),
+        Row("positions that no layer reads", errors.CannotCombine, "'pose' changes", patching("none+pose")),
         Row("positions that one layer moves", errors.CannotCombine, "", patching("rope", layers={0: "rope+randpos"})),
         Row("option of no part", errors.UnknownOption, "windw", patching("yarn+logn", windw=3)),
         Row("nothing to remap", undefined, "rope", patching("rerope"), "gpt2"),

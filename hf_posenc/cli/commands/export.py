@@ -64,23 +64,23 @@ def export(
         warnings.simplefilter("always")
         with redirect_stdout(sys.stderr):  # torch's exporter prints what it does
             exported = run(loading.pop("name_or_path"), out, to=to, results=results, **loading, **options)
-    own = [one for one in caught if one.category.__module__.startswith("hf_posenc")]
+    remarks = [warning for warning in caught if warning.category.__module__.startswith("hf_posenc")]
     if not exported.tokenizer:
         output.note("No tokenizer was found with the model.")
     if Path(named.model, "modules.json").is_file():  # of sentence-transformers
         output.note(f"{out} has the transformer alone: the pooling of {named.model} is not written.")
     if as_json:
-        readers, remarks = [vars(reading) for reading in exported.readers], [str(one.message) for one in own]
-        output.show_json({"folder": str(out), **exported.written, "readers": readers, "warnings": remarks})
+        readers, messages = list(map(vars, exported.readers)), [str(remark.message) for remark in remarks]
+        output.show_json({"folder": str(out), **exported.written, "readers": readers, "warnings": messages})
         return
     output.show_text(f"{out}: {', '.join(f'{name} {value}' for name, value in exported.written.items() if value)}")
     if exported.readers:
         output.show_text("Against transformers, by the formula of each engine:")
     for reading in exported.readers:
         output.show_text(f"  {reading}")
-    for one in own:
-        if not (exported.readers and one.category is EngineDiffers):
-            output.show_text(f"Warning: {one.message}")
+    for remark in remarks:
+        if not (exported.readers and remark.category is EngineDiffers):
+            output.show_text(f"Warning: {remark.message}")
 
 
 def merge(
