@@ -45,13 +45,14 @@ def export(
     results: Results = None,
     as_json: cli.AsJson = False,
 ) -> None:
-    """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
+    """Export to a checkpoint that does not need this package.
 
-    Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to
-    auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation), and a GPT-2 a GPT-NeoX (a
-    rotation), a BLOOM (ALiBi) or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme contains
-    code that transformers runs with trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp.
-    With --to onnx, it gets model.onnx, and onnxruntime must agree with the model first.
+    The plain transformers checkpoint is written if transformers has a RoPE type for the scheme. Without --scheme, the
+    scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to auto, a Llama may become
+    a Mistral (a window) or a SmolLM 3 (layers without a rotation), and a GPT-2 a GPT-NeoX (a rotation), a BLOOM (ALiBi)
+    or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme contains code that transformers runs
+    with trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp. With --to onnx, it gets
+    model.onnx, and onnxruntime must agree with the model first.
     """
     from hf_posenc.checkpoints.export import export as run
     from hf_posenc.checkpoints.merge import empty_folder
