@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.errors import CannotCombine
+from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.forward.forward_hook import moves_positions
 from hf_posenc.patches.validate_adapter import checked_trained_length, geometry_of
 from hf_posenc.patching.state import base_model_of
@@ -90,9 +90,20 @@ def build_layer_schemes(
             if scheme.shared and not any(True for _ in scheme.parameters()):
                 reusable.append((own, kind, scheme))
         schemes.append(scheme)
+    _check_sharing(schemes)
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
     _check_positions(schemes)
     return schemes
+
+
+def _check_sharing(schemes: list[Scheme]) -> None:
+    for part in (part for scheme in schemes for part in scheme.schemes if part.shared):
+        option = part.sharing_option
+        if option in part.changed_options:
+            raise OptionOutOfRange(
+                f"{option}={part.changed_options[option]} of {part.record.name!r} cannot take effect, because each "
+                "layer has a scheme of its own in this model or composition. Leave it out."
+            )
 
 
 def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: bool) -> None:

@@ -37,6 +37,11 @@ SCHEMES: dict[str, tuple[Any, Errors, str]] = {
     "other class": (int, UNKNOWN, "int"),
     "bare class": (hf_posenc.Scheme, UNKNOWN, "Scheme"),
     "list in itself": (endless(), UNKNOWN, ""),
+    "rows between rows": ("deberta+cape", errors.FractionalPosition, "whole positions"),
+    "one table beside a gate a layer": (["fox", ("t5", {"share_layers": True})], OPTION, "share_layers=True"),
+    "one function beside a gate a layer": ([("fire", {"share_layers": True}), "fox"], OPTION, "share_layers=True"),
+    "shared rows beside a gate a layer": ([("cope", {"per_layer": False}), "fox"], OPTION, "per_layer=False"),
+    "shared biases beside a gate a layer": ([("transformer_xl", {"share_uv": True}), "fox"], OPTION, "share_uv=True"),
 }
 FACTORS: list[Any] = [0.5, NAN, INF, True, "8", 1e7, torch.tensor(8.0)]
 NOT_LENGTHS: list[Any] = [64.0, "64", True, 0, 2**31]

@@ -61,18 +61,14 @@ def info(
 
 
 def show_record(record: SchemeRecord) -> None:
-    """Show the text of a scheme, its facts and its options."""
-    about = dict.fromkeys((record.text, record.about, own_formula(record), facts(record)))  # both texts may be equal
+    """Show the text of a scheme, for one of another package its LaTeX formula, its facts and its options."""
+    latex = "" if record.target.startswith("hf_posenc.") else record.formula.replace("\n", "\n    ")
+    formula = f"formula (LaTeX):\n\n    {latex}" if latex else ""
+    about = dict.fromkeys((record.text, record.about, formula, facts(record)))  # both texts may be equal
     output.show_text("\n\n".join(filter(None, about)) + "\n")
     if record.options:
         rows = [(option, kind, default or "required") for option, (kind, default) in record.options.items()]
         output.show_table(("option", "value", "default"), rows)
-
-
-def own_formula(record: SchemeRecord) -> str:
-    """Return the LaTeX formula of a scheme from outside this package; empty for its own, whose text has the formula."""
-    own = record.formula and not record.target.startswith("hf_posenc.")
-    return f"formula (LaTeX):\n\n    {record.formula}" if own else ""
 
 
 def facts(record: SchemeRecord) -> str:
