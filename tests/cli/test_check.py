@@ -35,7 +35,7 @@ def test_a_folder_s_own_scheme_is_checked_with_its_options_and_lengths(call: Cal
     assert answer.code == 0, answer.err
     (row,) = answer.data
     assert "rerope+logn" in row["where"]
-    assert all(f"{word}" in row["command"] for word in ("window=5", f"--target-length {4 * trained}"))
+    assert all(f"{word}" in row["command"] for word in ("window=5", f"target_length={4 * trained}"))
     assert call("check", "-m", "starter:llama").code == 2
 
 
