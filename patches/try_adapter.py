@@ -46,7 +46,7 @@ def explained_forward(adapter: Adapter, base: nn.Module, *, patched: bool = True
         dtype: Any = next((weight.dtype for weight in base.parameters()), None)
         raise UnsupportedModel(
             f"An {layer}, whose weights are {dtype}, cannot be run as it is: {_brief(error)}. Patch the model where it "
-            f"runs, and convert or move it afterwards; if it runs here, correct base_class, geometry or probe of {name}."
+            f"runs, and move it afterwards; if it runs here, correct base_class, geometry or probe of {name}."
         ) from error
 
 

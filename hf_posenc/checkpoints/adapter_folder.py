@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import checked_name
@@ -138,13 +140,21 @@ class AdapterFolder:
         config = unguard_adapter_config(read_json(file), str(file))
         mapping = config.get("auto_mapping") or {}
         library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
-        foreign = str(library).partition(".")[0] != "transformers"
+        foreign = str(library).partition(".")[0] != "transformers" and not is_imported_model(mapping)
         if foreign or config.get("megatron_core") not in (None, "megatron.core"):
             key, module = ("auto_mapping", library) if foreign else ("megatron_core", config["megatron_core"])
             raise PeftAdapterMismatch(
                 f"{file} names a module to import, {key} {shown(module)}. Remove that, or load it with PEFT itself."
             )
         return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, file))
+
+
+def is_imported_model(mapping: Any) -> bool:
+    """Whether an ``auto_mapping`` names a model class of a module that the caller has imported already."""
+    named = mapping if isinstance(mapping, Mapping) else {}
+    module = sys.modules.get(str(named.get("parent_library")))
+    cls = getattr(module, str(named.get("base_model_class")), None)
+    return isinstance(cls, type) and issubclass(cls, PreTrainedModel)
 
 
 def stated_base(folder: Path) -> tuple[str, str | None]:

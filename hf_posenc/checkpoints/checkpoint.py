@@ -26,7 +26,6 @@ from hf_posenc.patches.registry import adapter_names
 from hf_posenc.patching.host_config import check_lengths_and_rotation
 from hf_posenc.patching.scheme_config import SchemeConfig
 
-
 AUTO_CLASSES = [cls for name, cls in vars(modeling_auto).items() if name.startswith("AutoModel")]
 """The Auto classes of transformers, with which other packages register model classes."""
 
@@ -129,8 +128,8 @@ class Checkpoint:
         """The class to build: the requested class, the choice of a requested Auto class, or the checkpoint's own.
 
         Raises:
-            CheckpointMismatch: the configuration names no class of transformers or of an Auto class, or the requested Auto
-                class knows none.
+            CheckpointMismatch: the configuration names no class that transformers or an Auto class has; or the
+                requested Auto class knows none.
         """
         with explained_errors(self.name):
             for candidate in self._candidates(requested):

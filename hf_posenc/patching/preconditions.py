@@ -21,6 +21,7 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
+from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.general.base_model import embeds_tokens
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA
@@ -107,9 +108,9 @@ def check_layer_count(patch: Patch) -> None:
 
 
 def check_layer_indices(patch: Patch) -> None:
-    """Refuse equal ``layer_idx`` in a decoder of another package's adapter. The general adapter detects them."""
+    """Refuse equal ``layer_idx`` in a patched decoder of another package's adapter. The general one detects them."""
     base = patch.base
-    attentions = set(patch.adapter.attentions(base)) if is_third_party(patch.adapter) else set()
+    attentions = set(base.__dict__[ATTENTIONS]) if is_third_party(patch.adapter) else set()
     layers = [(name, module) for name, module in base.named_modules(remove_duplicate=False) if module in attentions]
     indices = [getattr(module, "layer_idx", None) for _, module in layers]
     shared = [name for (name, _), i in zip(layers, indices, strict=True) if i is not None and indices.count(i) > 1]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import AutoConfig, AutoModel, DynamicCache
 
-from hf_posenc import patch_model
+from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import PosEncError
 from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
 from hf_posenc.patches import registry
@@ -54,6 +55,14 @@ def test_the_right_adapter_computes(scheme: str) -> None:
     torch.testing.assert_close(rest, full[:, 4:])
     torch.testing.assert_close(shifted, full)
     assert torch.allclose(own, full, atol=1e-6) == (scheme == "rope")
+
+
+def test_a_class_registered_with_an_auto_class_is_loaded(tmp_path: Path) -> None:
+    AutoConfig.register("tiny_stranger", stranger.TinyConfig, exist_ok=True)
+    AutoModel.register(stranger.TinyConfig, stranger.TinyModel, exist_ok=True)
+    model, ids = patched(stranger.TinyAdapter), torch.arange(6)[None]
+    model.save_pretrained(tmp_path)
+    assert torch.equal(from_pretrained(tmp_path)(ids).last_hidden_state, model(ids).last_hidden_state)
 
 
 class NoKeywords(stranger.TinyModel):
@@ -109,6 +118,10 @@ MISTAKES: dict[str, Any] = {
     "whose dropped is 'missing'": lambda: [attention(dropout_name="dropped")],
     "is_causal of Patched": lambda: [attention(is_causal=False)],
     "have the same layer_idx": lambda: [stranger.TinyAdapter, OneNumber],
+    r"blocks.1.attention\) have": lambda: [attention(layer_idx=property(lambda self: 0))],
+    "is_causal is 'missing'": lambda: [attention(is_causal=property(lambda self: self.nothing))],
+    "config is 'missing'": lambda: [attention(config=property(lambda self: self.nothing))],
+    "host_eager is <bound method": lambda: [attention(host_eager=lambda *_: None)],
     "own positions than before": lambda: [adapter(geometry=wrong_rotation)],
     "fails in swaps": lambda: [adapter(swaps=lambda self, base, scheme: None)],
     "names no position_ids": lambda: [stranger.TinyAdapter, NoPositions],
