@@ -93,7 +93,7 @@ class PositionOutOfTable(PosEncError, IndexError):
     """A position lies past the end of a learned table."""
 
 
-class FractionalPosition(PosEncError, ValueError):
+class FractionalPosition(CannotCombine):
     """A position is not a whole number, and the scheme needs whole numbers."""
 
 

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from functools import partial
 from numbers import Real
 from traceback import extract_tb
+from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedConfig
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import AdapterInvalid, HostConfigInvalid, PosEncError, UnsupportedModel, first_line, shown
@@ -37,14 +38,15 @@ def explained_forward(adapter: Adapter, base: nn.Module, *, patched: bool = True
     except Exception as error:  # a kernel, a quantiser or a hook may raise anything
         layer, name = f"attention layer of this {type(base).__name__}", type(adapter).__name__
         if patched:
+            scheme = base.__dict__[ATTENTIONS][0].scheme.shown_name
             raise AdapterInvalid(
-                f"A patched {layer} cannot be run: {_brief(error)}. Correct the forward of the attention classes of "
-                f"{name}, or the scheme; the model was restored."
+                f"A patched {layer} cannot be run: {_brief(error)}. Correct scheme {scheme!r}, or the forward of the "
+                f"attention classes of {name}; the model was restored."
             ) from error
         dtype: Any = next((weight.dtype for weight in base.parameters()), None)
         raise UnsupportedModel(
             f"An {layer}, whose weights are {dtype}, cannot be run as it is: {_brief(error)}. Patch the model where it "
-            f"runs, and convert or move it afterwards; if it runs here, correct probe of the adapter {name}."
+            f"runs, and convert or move it afterwards; if it runs here, correct base_class, geometry or probe of {name}."
         ) from error
 
 
@@ -102,13 +104,18 @@ def is_third_party(adapter: Adapter) -> bool:
 def check_members(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
     """Refuse a third party's patched attention that lacks a required attribute, or has one of the wrong type."""
     for one in base.__dict__[ATTENTIONS] if is_third_party(adapter) else ():
-        numbers: dict[str, Any] = {one.score_factor: (Real, Tensor), one.dropout_name: (Real, nn.Module)}
+        kinds: dict[str, Any] = {
+            one.score_factor: (Real, Tensor),
+            one.dropout_name: (Real, nn.Module),
+            "config": PreTrainedConfig,
+            "is_causal": bool,
+            "host_eager": (FunctionType, BuiltinFunctionType, partial),  # a bound method would get the module twice
+        }
         if type(one).live_dropout is not PatchedLayer.live_dropout:
-            del numbers[one.dropout_name]
+            del kinds[one.dropout_name]
         if geometry.causal:  # the KV cache is indexed by it
-            numbers["layer_idx"] = int
-        lacking = [name for name, kinds in numbers.items() if not isinstance(getattr(one, name, None), kinds)]
-        lacking += [] if callable(getattr(one, "host_eager", None)) else ["host_eager"]
+            kinds["layer_idx"] = int
+        lacking = [name for name, kind in kinds.items() if not isinstance(getattr(one, name, None), kind)]
         for name in lacking:
             happened = f"patches with {type(one).__name__}, whose {name} is {shown(getattr(one, name, 'missing'))}"
             refuse(

@@ -50,9 +50,11 @@ def effective_lengths(comparison: Comparison) -> list[EffectiveLength]:
         if metric is None:
             continue
         rows = rows_by_cell(comparison.rows, task, metric)
+        if len({n for _, n in rows if n is not None}) < 2:
+            continue
         for label in comparison.labels:
             own = [(n, row) for (name, n), row in rows.items() if name == label and n is not None]
-            if len(own) < 2:
+            if not own:
                 continue
             if metric in SHARES:
                 bounds = {n: (row.value, *(interval(row) or (row.value, row.value))) for n, row in own}

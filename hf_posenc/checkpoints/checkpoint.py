@@ -13,6 +13,7 @@ from typing import Any
 
 import transformers
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
 
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.config import config_content
@@ -24,6 +25,10 @@ from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
 from hf_posenc.patches.registry import adapter_names
 from hf_posenc.patching.host_config import check_lengths_and_rotation
 from hf_posenc.patching.scheme_config import SchemeConfig
+
+
+AUTO_CLASSES = [cls for name, cls in vars(modeling_auto).items() if name.startswith("AutoModel")]
+"""The Auto classes of transformers, with which other packages register model classes."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ class Checkpoint:
         """The class to build: the requested class, the choice of a requested Auto class, or the checkpoint's own.
 
         Raises:
-            CheckpointMismatch: the configuration names no class of transformers, or no class that the Auto class knows.
+            CheckpointMismatch: the configuration names no class of transformers or of an Auto class, or the requested Auto
+                class knows none.
         """
         with explained_errors(self.name):
             for candidate in self._candidates(requested):
@@ -139,7 +145,9 @@ class Checkpoint:
 
     def _candidates(self, requested: Any) -> list[Any]:
         if requested is None:
-            return [getattr(transformers, name, None) for name in self.architectures]
+            own = [getattr(transformers, name, None) for name in self.architectures]
+            registered = [cls for auto in AUTO_CLASSES for cls in self._candidates(auto)]
+            return own + [cls for cls in registered if cls.__name__ in self.architectures]
         if not hasattr(requested, "_model_mapping"):
             return [requested]
         kind = self.config.get("model_type")

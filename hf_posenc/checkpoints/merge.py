@@ -29,7 +29,6 @@ from hf_posenc.core.files.paths import check_disk_space, folder_to_write, neares
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
 from hf_posenc.patching.patch import unpatch_model
-from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.patching.text_limits import raise_limits_in
 
@@ -181,21 +180,12 @@ def untie(model: Any) -> None:
         model.config.tie_word_embeddings = False
 
 
-def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tuple[nn.Module, PatchReport | None]:
-    """Load a model, merge its PEFT adapter into the weights, and remove its scheme.
-
-    Args:
-        name_or_path, **hf_kwargs: arguments of `from_pretrained`.
-
-    Returns:
-        The model without a scheme, and the report of the scheme it was saved with, or None.
+def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> nn.Module:
+    """Load a model as `from_pretrained` does, merge its PEFT adapter into the weights, and remove its scheme.
 
     Raises:
         NotExpressible: the adapter cannot be merged.
         PosEncError: see `from_pretrained`.
     """
     model, _ = merge_adapter(from_pretrained(name_or_path, **hf_kwargs))
-    if not is_patched(model):
-        return model, None
-    report = describe(model)
-    return unpatch_model(model), report
+    return unpatch_model(model) if is_patched(model) else model

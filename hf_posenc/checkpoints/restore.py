@@ -26,7 +26,6 @@ from hf_posenc.patching.state import base_model_of, patch_of, stacks_or_model, u
 from hf_posenc.patching.swap import freeze, replaced_parameters
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.weights import check_finite, keep_arranged
-from hf_posenc.schemes.spec import Plan, SchemeSpec
 
 M = TypeVar("M", bound=nn.Module)
 INITIALISER = "initialize_weights"  # method that the loader calls for missing weights
@@ -152,14 +151,4 @@ def finish_part(model: nn.Module) -> None:
 
 def apply_scheme(scheme: SchemeConfig, model: M) -> M:
     """Patch an unpatched model with a stored scheme."""
-    return patch_model(
-        model,
-        _spec(scheme.layout.default),
-        trained_length=scheme.trained_length,
-        target_length=scheme.target_length,
-        layers={key: _spec(chosen) for key, chosen in scheme.layout.layers.items()},
-    )
-
-
-def _spec(chosen: Plan) -> SchemeSpec:
-    return [(cls.record.name, options) for cls, options in chosen.parts]
+    return patch_model(model, **scheme.arguments())

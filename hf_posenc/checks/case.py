@@ -168,11 +168,12 @@ class Case:
                 f"print(CHECKS['{check}'](Case('{self.model}', '{self.scheme_name}'{options})))\""
             )
         path = getattr(self.model.config, "name_or_path", "") or "MODEL"
-        if "layers" in self.asked:  # the command line has no option for it
-            options = "".join(f", {name}={value!r}" for name, value in self.asked.items())
+        asked = {name: value for _, own in plan(self.scheme).parts for name, value in own.items()} | self.asked
+        if "layers" in asked:  # the command line has no option for it
+            options = "".join(f", {name}={value!r}" for name, value in asked.items())
             call = f"check_scheme({path!r}, {self.scheme_name!r}{options}, checks=[{check!r}])"
             return f"python -c {shlex.quote(f'from hf_posenc import check_scheme; print(*{call})')}"
-        options = "".join(map(_flag, self.asked.items()))
+        options = "".join(map(_flag, asked.items()))
         program = "".join(("hf-posenc ", *(f"--import {shlex.quote(file)} " for file in imported_files())))
         return f"{program}check --model {shlex.quote(path)} --scheme {self.scheme_name}{options} --checks {check}"
 

@@ -86,7 +86,7 @@ def layer_errors(model: PreTrainedModel, tokens: Tensor, start: int) -> list[tup
         own: Any, layer: PatchedAttention, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, **call: Any
     ) -> AttentionOutput:
         output, weights = own(q, k, v, hidden=hidden, **call)
-        ref = reference_terms(layer, positions, hidden)
+        ref = reference_terms(layer, layer.scheme, positions, hidden, call["host"])
         narrow = [str(x.dtype) for x in term_tensors(ref) if x.dtype in (torch.bfloat16, torch.float16)]
         errors.extend((math.inf, f"terms in {dtype} of layer {layer.layer_idx}") for dtype in narrow)
         exact = attention_output(ref, q, k, v)

@@ -45,9 +45,9 @@ def use_reference_attention(model: nn.Module, positions: Tensor) -> Iterator[lis
     scheme_positions = layers[0].scheme.reposition(positions, training=False)
 
     def attend(
-        own: Any, layer: PatchedAttention, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, **_: Any
+        own: Any, layer: PatchedAttention, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, host: Any, **_: Any
     ) -> AttentionOutput:
-        recorded.append(reference_terms(layer, scheme_positions, hidden))
+        recorded.append(reference_terms(layer, layer.scheme, scheme_positions, hidden, host))
         return attention_output(recorded[-1], q, k, v).to(v.dtype).transpose(1, 2), None
 
     with replace_attend(layers, attend):

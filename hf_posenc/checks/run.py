@@ -10,7 +10,7 @@ from dataclasses import replace
 from traceback import format_exc
 from typing import TYPE_CHECKING, Any
 
-from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checkpoints.merge import load_unpatched
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.registry import Check, applicable_checks, check_named
 from hf_posenc.checks.tiny_models import TINY_MODELS
@@ -60,7 +60,7 @@ def check_scheme(
     """
     names = None if checks is None else [check_named(name).name for name in checks]
     if isinstance(model, (str, os.PathLike)):
-        model = from_pretrained(model)
+        model = load_unpatched(model)
     asked = Case(model, scheme, **options)
     cases: dict[int | None, Case] = {None: asked}
     copies = names is not None or sum(weight.numel() for weight in model.parameters()) <= MAX_PARAMETERS_TO_COPY

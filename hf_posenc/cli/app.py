@@ -33,15 +33,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
 EXAMPLES = """
 list
 list --model bert
-list --json
 info yarn
 info yarn+logn --bibtex
-info rerope --json
 show rope
 show pi ntk yarn llama3 --picture frequencies --factor 8 --out frequencies.svg
 show sinusoidal --picture clock --position 10
 advise --model starter:llama --target-length 2k
-advise --model starter:bert --target-length 1024 --json
 check --model starter:llama --scheme yarn --factor 4
 check --model starter:llama --scheme rerope --factor 4 --option window=128
 eval --model starter:llama --lengths 256,512
@@ -59,13 +56,11 @@ finetune -m M -s yarn -f 4 --text book.txt --steps 200 --set rank=8 --set bf16=t
 finetune -m M -s yarn -f 4 --text book.txt --find-learning-rate
 finetune --model starter:llama --scheme yarn --factor 8 --out runs/yarn8 --resume
 export --model starter:llama --scheme yarn --factor 8 --out plain-yarn
-export --model starter:llama --scheme ntk --factor 4 --out plain-ntk --json
 merge --model runs/yarn8 --out merged-yarn8
 merge --model owner/adapter --base ./my-model --out merged --dtype bfloat16
 demo
 demo --quick --out results/quick
 env
-env --json
 """
 """Examples for the help of the commands; the first word of a line names the command."""
 

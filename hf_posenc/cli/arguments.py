@@ -36,9 +36,6 @@ Base = Annotated[
     str | None,
     of_model("--base", metavar="MODEL", help="Base of a PEFT adapter given as --model; default: the one it names."),
 ]
-SchemeName = Annotated[
-    str, of_model("--scheme", "-s", metavar="SCHEME", help="Scheme or composition, such as yarn+logn.")
-]
 OwnScheme = Annotated[
     str | None,
     of_model("--scheme", "-s", metavar="SCHEME", help="Scheme to patch in first; default: that of the checkpoint."),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hf_posenc.core.constants import constant, exact_dtype
 from hf_posenc.core.tracing import has_dynamic_length, is_captured, is_traced
-from hf_posenc.errors import FractionalPosition, PositionOutOfTable
+from hf_posenc.errors import PositionOutOfTable
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class PositionContext:
 
     Attributes:
         query_positions: ``[batch or 1, query]``, int64; float32 if a recipe (``cape`` in training) makes positions
-            fractional, which `check_table_rows` refuses.
+            fractional, which a scheme with `whole_positions` does not get.
         key_positions: ``[batch or 1, key]``, same dtype; keys of padding have arbitrary positions and are masked.
         causal: whether a query sees only keys at or before it.
         contiguous: whether both are consecutive, without gaps or padding, and the queries are the last keys. Fast
@@ -134,14 +134,8 @@ def check_table_rows(positions: Tensor, end: int | None, name: str) -> None:
     """Refuse positions past a table's end before an indexing kernel meets them.
 
     Raises:
-        FractionalPosition: positions are not integers.
         PositionOutOfTable: a position is ``end`` or more.
     """
-    if positions.is_floating_point():
-        raise FractionalPosition(
-            f"Scheme {name!r} has integer positions only, but a recipe such as cape makes them fractional. "
-            'Use a scheme that is a function of position, such as "sinusoidal" or "rope", or another recipe.'
-        )
     if end is None or positions.numel() == 0 or is_traced() or is_captured(positions):
         return
     highest = int(positions.max())

@@ -129,6 +129,8 @@ def check_shown_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | N
             "that has scores of all keys, such as 'rope' or 't5'."
         )
     gated = next((part for part in parts if part.sums_gates), None)
+    first = int(past) - int(columns[0])
+    shown = shown & shown.any(-2)[..., first : first + length, None]  # padding, which no token sees, may see any key
     if gated is not None and bool((shown[..., :-1] & ~shown[..., 1:] & ~later[:, 1:]).any()):
         raise MaskMismatch(
             f"The attention mask hides a key between a token and one that it sees, and scheme {gated.record.name!r} "

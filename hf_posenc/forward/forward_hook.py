@@ -28,7 +28,7 @@ from hf_posenc.forward.host_calls import paged_cache
 from hf_posenc.forward.paged_support import check_continuous_batch, mark_pages
 from hf_posenc.forward.position_ids import COUNTS_FROM_ZERO, with_coordinates, with_positions
 from hf_posenc.forward.positions import ForwardContext, in_steps_of_one
-from hf_posenc.forward.texts_in_rows import with_packed_texts
+from hf_posenc.forward.texts_in_rows import with_packed_texts, with_text_lengths
 from hf_posenc.forward.validate_inputs import check_call, check_position_ids
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -47,6 +47,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     call = with_padding(call)
     call = with_positions(call)
     call = with_packed_texts(call)
+    call = with_text_lengths(call)
     call = with_moved_positions(call)
     call = with_cache(call)
     forward = forward_context(call, record_key_positions(call))

@@ -20,7 +20,8 @@ from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import MaskMismatch
+from hf_posenc.errors import InvalidInput, MaskMismatch
+from hf_posenc.forward.attention_masks import HIDDEN, columns_of_new_tokens
 from hf_posenc.forward.forward_call import ForwardCall
 from hf_posenc.forward.positions import in_steps_of_one
 from hf_posenc.forward.text_borders import (
@@ -33,6 +34,7 @@ from hf_posenc.forward.text_borders import (
     text_starts,
     tokens_of_text,
 )
+from hf_posenc.schemes.base import Scheme, implements
 
 RECURRENT = ("linear", "conv", "mamba", "hybrid", "recurrent")  # layer types that carry a state along the tokens
 UNCACHED = "Pass use_cache=False and no cache; or, for one text, an attention_mask of ones."
@@ -75,6 +77,43 @@ def with_packed_texts(call: ForwardCall) -> ForwardCall:
         check_max_lengths(keywords)
     keys = None if call.causal or starts is None else tokens_of_text(starts)
     return call if texts is None and keys is None else replace(call, texts=texts, text_keys=keys)
+
+
+def with_text_lengths(call: ForwardCall) -> ForwardCall:
+    """The call with position 0 at padding, if a scheme reads the length of each text from the positions of its tokens.
+
+    Raises:
+        InvalidInput: positions do not count up within each text, or padding interrupts a text.
+    """
+    mask = call.mask
+    if is_traced() or isinstance(mask, BlockMask) or (call.unmasked and not call.numbered_by_caller):
+        return call
+    scheme = next((scheme for scheme in call.schemes if _reads_text_lengths(scheme, call.causal)), None)
+    if scheme is None:
+        return call
+    positions = call.positions
+    starts = torch.arange(call.length, device=positions.device)[None] == 0
+    real = torch.ones_like(starts)
+    if isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-2] == call.length:
+        mask = mask[..., : call.length]
+        starts, real = text_starts(mask), (mask if mask.dtype == torch.bool else mask > HIDDEN).any((1, 2))
+    elif call.texts is not None:
+        starts = pad(call.texts.diff(dim=-1) != 0, (1, 0), value=True)
+    elif call.padding is not None:
+        real = columns_of_new_tokens(call.padding, call.length, call.own_cache)
+    begins = pad(positions.diff(dim=-1) <= 0, (1, 0), value=True)
+    after_real = pad(real[:, :-1], (1, 0))
+    follows = ~starts & (real.cumsum(-1) > 1)
+    if bool((real & torch.where(after_real, begins != starts, follows)).any()):
+        raise InvalidInput(
+            f"Scheme {scheme.shown_name!r} reads the length of each text from positions, and these do not count up "
+            "within each text. Pass the tokens of a text one after another, in order of position."
+        )
+    return replace(call, position_ids=positions.where(real, 0))
+
+
+def _reads_text_lengths(scheme: Scheme, causal: bool) -> bool:
+    return (scheme.needs_whole_text and not scheme.randomises) or (not causal and implements(scheme, "row_rotation"))
 
 
 def _by_positions(call: ForwardCall) -> Tensor | None:

@@ -103,6 +103,6 @@ def formula_change(
     outputs = []
     for changed in ({}, hooks):
         with replaced(scheme, changed):
-            terms = reference_terms(attention, positions, hidden, scheme, scaling=geometry.head_dim**-0.5)
+            terms = reference_terms(attention, scheme, positions, hidden, {}, scaling=geometry.head_dim**-0.5)
             outputs.append(attention_output(terms, q, k, v, torch.float32))
     return float((outputs[1] - outputs[0]).abs().max() / outputs[0].abs().max())

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.errors import CannotCombine
+from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.forward.forward_hook import moves_positions
 from hf_posenc.patches.validate_adapter import checked_trained_length, geometry_of
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.schemes.base import Scheme, implements
+from hf_posenc.schemes.base import POSITION_HOOKS, Scheme, implements
 from hf_posenc.schemes.build import build, replaces_rotation
 from hf_posenc.schemes.spec import Layout, Plan, SchemeSpec, layout, plan
 
@@ -66,7 +66,8 @@ def build_layer_schemes(
     Raises:
         OptionOutOfRange: an option is refused.
         SchemeNotDefined: a scheme has no meaning on this model.
-        CannotCombine: layers disagree on the codes added to the embeddings, or on the positions of tokens.
+        CannotCombine: layers disagree on the codes added to the embeddings, or on the positions of tokens; or no layer
+            reads positions that a scheme changes.
     """
     count = geometry.layers
     if chosen.uniform:
@@ -74,6 +75,7 @@ def build_layer_schemes(
         alike = all(geometry.of_layer(layer) is geometry for layer in range(count))
         reads_shapes = any(implements(first, hook) for hook in ("rotation", "row_rotation", "bias"))
         if first.shared and (alike or not reads_shapes):
+            _check_positions([first])
             return [first] * count
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a layer pattern: no layer has it as its scheme, but its options are checked
@@ -88,9 +90,20 @@ def build_layer_schemes(
             if scheme.shared and not any(True for _ in scheme.parameters()):
                 reusable.append((own, kind, scheme))
         schemes.append(scheme)
+    _check_sharing(schemes)
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
     _check_positions(schemes)
     return schemes
+
+
+def _check_sharing(schemes: list[Scheme]) -> None:
+    for part in (part for scheme in schemes for part in scheme.schemes if part.shared):
+        option = part.sharing_option
+        if option in part.changed_options:
+            raise OptionOutOfRange(
+                f"{option}={part.changed_options[option]} of {part.record.name!r} cannot take effect, because each "
+                "layer has a scheme of its own in this model or composition. Leave it out."
+            )
 
 
 def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: bool) -> None:
@@ -111,6 +124,12 @@ def _check_positions(schemes: list[Scheme]) -> None:
         raise CannotCombine(
             f"All layers share the positions of tokens, which {name!r} decides once, before the first layer. "
             "Give it to all layers, including those that keep their own positions by default, or to none."
+        )
+    reads = any(implements(scheme, hook) for scheme in schemes for hook in POSITION_HOOKS)
+    if any(moving) and not reads and all(scheme.replaces_host for scheme in schemes):
+        raise CannotCombine(
+            f"{next(iter(moving))[0]!r} changes the positions of tokens, and no other scheme here reads positions. "
+            "Leave it out, or add a scheme that reads them, such as 'rope'."
         )
 
 

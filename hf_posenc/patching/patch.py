@@ -31,7 +31,7 @@ from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.host_config import check_rotation
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, trained_length_under, unscaled_geometry
 from hf_posenc.patching.patched_config import write_config
-from hf_posenc.patching.preconditions import check_model, check_schemes
+from hf_posenc.patching.preconditions import check_layer_indices, check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import STASH, Patch, base_model_of, is_patched, stacks_or_model
@@ -147,6 +147,7 @@ def _install(patch: Patch) -> PatchReport:
     try:
         swap(patch)
         check_members(adapter, base, patch.geometry)
+        check_layer_indices(patch)
         with evaluation_mode(base):
             check_heads(base, patch.geometry)
         write_config(patch)

@@ -62,7 +62,6 @@ def check_schemes(patch: Patch, *, trained_length_given: bool) -> None:
     """Refuse a model that cannot be patched with these schemes."""
     check_existing_scaling(patch, trained_length_given=trained_length_given)
     check_layer_count(patch)
-    check_layer_indices(patch)
     check_remembered(patch)
     check_foreign_forward(patch)
     check_tables(patch)

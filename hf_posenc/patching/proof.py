@@ -267,4 +267,4 @@ class EffectProbe:
 def refuse_not_finite(outputs: Tensor, scheme: Scheme) -> None:
     """Raise `NoEffect` if a value is not finite."""
     if not outputs.isfinite().all():
-        raise NoEffect(f"The probe of scheme {scheme.shown_name!r} gave infinite or NaN values. Check the weights.")
+        raise NoEffect(f"The probe of scheme {scheme.shown_name!r} gave infinite or NaN values. Check its terms, and the weights.")

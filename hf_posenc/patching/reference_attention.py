@@ -9,7 +9,7 @@ uses no KV cache, attention mask, attention route or cached table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Bias, Block, KeyBias, Terms, ToeplitzBias
-from hf_posenc.forward.attention import LayerProjections, PatchedAttention
+from hf_posenc.forward.attention import LayerProjections, PatchedAttention, with_sink
 from hf_posenc.schemes.base import Scheme
 
 
@@ -33,39 +33,43 @@ class ReferenceTerms:
         terms: what the scheme contributes to attention.
         ctx: positions of the tokens, ``[1, token]``, and the values that the scheme derived from the hidden states.
         scaling: factor of q · k.
+        softcap: bound c of the model's own score cap, c · tanh(score / c); None for no cap.
     """
 
     scheme: Scheme
     terms: Terms
     ctx: PositionContext
     scaling: float
+    softcap: float | None = None
 
 
 def reference_terms(
     attention: PatchedAttention,
+    scheme: Scheme,
     positions: Tensor,
     hidden: Tensor,
-    scheme: Scheme | None = None,
+    host: Mapping[str, Any],
     *,
     scaling: float | None = None,
 ) -> ReferenceTerms:
-    """Evaluate the scheme of a layer for a text ``hidden [1, token, width]`` at ``positions [1, token]``.
+    """Evaluate a scheme in a layer for a text ``hidden [1, token, width]`` at ``positions [1, token]``.
 
     Args:
         attention: patched attention module of the layer.
-        positions: positions of the tokens.
+        scheme: its scheme, or a copy on another device.
         hidden: input of the module.
-        scheme: scheme to evaluate; by default that of the module.
+        host: keywords of the module's attention call: the model's own score cap and sink.
         scaling: factor of q · k; by default that of the module.
     """
-    scheme = attention.scheme if scheme is None else scheme
     ctx = PositionContext(
         positions, positions, causal=attention.is_causal, contiguous=False, hidden=hidden,
         projections=LayerProjections(attention), layer=attention.layer_idx,
     )  # fmt: skip
     extra_channels = scheme.extra_key_channels(ctx)
     ctx = ctx if extra_channels is None else replace(ctx, extra_key_channels=extra_channels.float())
-    return ReferenceTerms(scheme, scheme.terms(ctx), ctx, attention.scaling if scaling is None else scaling)
+    terms = scheme.terms(ctx) if host.get("s_aux") is None else with_sink(scheme.terms(ctx), host["s_aux"])
+    scaling = getattr(attention, attention.score_factor) if scaling is None else scaling
+    return ReferenceTerms(scheme, terms, ctx, scaling, host.get("softcap"))
 
 
 def attention_output(
@@ -81,15 +85,13 @@ def attention_output(
         dtype: dtype of products and sums.
     """
     q, k = ref.scheme.prepare(q, k)
-    groups = q.shape[1] // k.shape[1]
-    q, k, v = q.to(dtype), k.to(dtype), v.repeat_interleave(groups, dim=1).to(dtype)
+    q, k, v = q.to(dtype), k.to(dtype), v.repeat_interleave(q.shape[1] // k.shape[1], dim=1).to(dtype)
     rotation = ref.scheme.rotation()
     if rotation is not None and rotation.values:
         region = ref.terms.regions[0]
         positions = coordinates(ref, rotation, region.key_at(ref.ctx.key_positions))
         v = rotate_channels(v, rotation, positions, region.key_decay_steps, ref.ctx, dtype)
     q = q if ref.terms.query_scale is None else q * ref.terms.query_scale[:, None, :, None].to(q.dtype)
-    k = k.repeat_interleave(groups, dim=1)
     outputs = [_output_of_rows(ref, rows, turn, q, k, v, dtype) for rows, turn in _row_rotations(ref, rotation)]
     return torch.cat(outputs, dim=2)
 
@@ -106,6 +108,7 @@ def rotate_channels(
     at = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
     heads = torch.as_tensor(rotation.by_head if rotation.differs_by_head else [1.0], dtype=wide, device=x.device)
     angle = heads[:, None, None] * (at.to(wide) * frequencies)[:, None]
+    x = x.repeat_interleave(max(1, len(heads) // x.shape[1]), dim=1)  # keys that each query head rotates differently
     decay = torch.tensor(rotation.decay or [0.0], dtype=wide, device=x.device)
     size = rotation.amplitude * (decay * decay_steps(ctx.query_positions)[..., None]).exp()[:, None]
     cos, sin = (angle.cos() * size).to(dtype), (angle.sin() * size).to(dtype)
@@ -190,7 +193,8 @@ def _block(
         q = rotate_channels(q, rotation, query_at, region.query_decay_steps, ctx, dtype)
         k = rotate_channels(k, rotation, key_at, region.key_decay_steps, ctx, dtype)
     q = q[:, :, rows]
-    scores = q @ k.transpose(-1, -2) * ref.scaling
+    scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).transpose(-1, -2) * ref.scaling
+    scores = scores if ref.softcap is None else ref.softcap * torch.tanh(scores / ref.softcap)
     return Block(q, k, scores, ref.scaling, rows, query[:, rows], key, visible)
 
 

@@ -90,6 +90,12 @@ class SchemeConfig:
         lengths = {name: getattr(self, name) for name in LENGTHS}
         return {"format": FORMAT, "scheme": self.layout.default.to_json(), "layers": layers, **lengths}
 
+    def arguments(self) -> dict[str, Any]:
+        """The arguments with which `hf_posenc.patch_model` repeats this patch."""
+        layers = {key: plan.spec for key, plan in self.layout.layers.items()}
+        lengths = {"trained_length": self.trained_length, "target_length": self.target_length}
+        return {"scheme": self.layout.default.spec, "layers": layers, **lengths}
+
     def __str__(self) -> str:
         layers = "".join(f", layers {key}: {plan.described!r}" for key, plan in self.layout.layers.items())
         lengths = f"trained {self.trained_length}, target {self.target_length}"

@@ -45,6 +45,7 @@ class Scheme(KeepsAnswers):
         needs_rotation: defined only if the model or another scheme rotates queries and keys.
         needs_relative: defined only if scores depend on distance, by a rotation or a bias.
         needs_function: defined only if no position table is read, because its positions may be fractional.
+        whole_positions: defined at whole positions only, because a table has no values between its rows.
         needs_table: defined only on a model with a learned position table.
         chooses_keys: whether the scheme decides which keys are visible.
         silent_at_first: whether its bias or its sink has no effect until it is trained.
@@ -52,6 +53,7 @@ class Scheme(KeepsAnswers):
         stretches: whether it stretches a rotation to a longer context. It can then start from the model's own
             frequencies: ``"host+yarn"``.
         shared: whether one instance serves all layers, or each layer has its own parameters.
+        sharing_option: option whose value may ask for parameters that all layers share.
         option_aliases: other names of options, used in some papers.
         idle: hooks of the class that this instance does not use, because of its options.
         changed_options: options of this instance that differ from their defaults.
@@ -67,11 +69,13 @@ class Scheme(KeepsAnswers):
     chooses_keys: ClassVar[bool] = False
     needs_relative: ClassVar[bool] = False
     needs_function: ClassVar[bool] = False
+    whole_positions: ClassVar[bool] = False
     needs_table: ClassVar[bool] = False
     recipe: ClassVar[bool] = False
     stretches: ClassVar[bool] = False
     shared: bool = True
     silent_at_first: bool = False
+    sharing_option: ClassVar[str] = ""
     option_aliases: ClassVar[dict[str, str]] = {}
     idle: frozenset[str] = frozenset()
     changed_options: Mapping[str, Any] = MappingProxyType({})

@@ -14,7 +14,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import RowRotation, Terms
-from hf_posenc.errors import CannotCombine
+from hf_posenc.errors import CannotCombine, FractionalPosition
 from hf_posenc.schemes.base import POSITION_HOOKS, Scheme, overrides
 
 SINGLE = (
@@ -51,6 +51,7 @@ class Composition(Scheme):
         by_axes = [p for p in parts if overrides(p, "coordinates")]  # their distances are not on one axis
         self._at_most_one("say where tokens stand", by_axes + remapping if remapping else [])
         self._check_removal(parts)
+        self._check_fractions(parts)
 
     @property
     def schemes(self) -> list[Scheme]:
@@ -180,4 +181,14 @@ class Composition(Scheme):
             raise CannotCombine(
                 f"{removing[0].record.name!r} only removes the model's positions, and another scheme of this "
                 "composition brings positions. Leave one of them out."
+            )
+
+    @staticmethod
+    def _check_fractions(parts: Sequence[Scheme]) -> None:
+        """Refuse a part that is defined at whole positions only beside one that makes positions fractional."""
+        whole, between = ([p for p in parts if getattr(p, a)] for a in ("whole_positions", "needs_function"))
+        if whole and between:
+            raise FractionalPosition(
+                f"{whole[0].record.name!r} is defined at whole positions only, and {between[0].record.name!r} makes "
+                "positions fractional. Use a function of position or distance, such as 'rope', 'alibi' or 'kerple'."
             )

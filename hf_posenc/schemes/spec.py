@@ -44,6 +44,11 @@ class Plan:
         """Name with the options that differ from their defaults: ``yarn(beta_fast=16.0)+logn``."""
         return "+".join(call_text(cls.record.name, changed_options(cls, options)) for cls, options in self.parts)
 
+    @property
+    def spec(self) -> SchemeSpec:
+        """The plan as `plan` takes it."""
+        return [(cls.record.name, options) for cls, options in self.parts]
+
     def with_defaults(self) -> Plan:
         """The plan with the default of every option that was not given."""
         return Plan(tuple((cls, {**defaults_of(cls), **options}) for cls, options in self.parts))

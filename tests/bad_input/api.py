@@ -37,6 +37,11 @@ SCHEMES: dict[str, tuple[Any, Errors, str]] = {
     "other class": (int, UNKNOWN, "int"),
     "bare class": (hf_posenc.Scheme, UNKNOWN, "Scheme"),
     "list in itself": (endless(), UNKNOWN, ""),
+    "rows between rows": ("deberta+cape", errors.FractionalPosition, "whole positions"),
+    "one table beside a gate a layer": (["fox", ("t5", {"share_layers": True})], OPTION, "share_layers=True"),
+    "one function beside a gate a layer": ([("fire", {"share_layers": True}), "fox"], OPTION, "share_layers=True"),
+    "shared rows beside a gate a layer": ([("cope", {"per_layer": False}), "fox"], OPTION, "per_layer=False"),
+    "shared biases beside a gate a layer": ([("transformer_xl", {"share_uv": True}), "fox"], OPTION, "share_uv=True"),
 }
 FACTORS: list[Any] = [0.5, NAN, INF, True, "8", 1e7, torch.tensor(8.0)]
 NOT_LENGTHS: list[Any] = [64.0, "64", True, 0, 2**31]
@@ -137,6 +142,7 @@ def rows() -> list[Row]:
         Row("two rotations", errors.CannotCombine, "", patching("rope+yarn")),
         Row("positions and none", errors.CannotCombine, "'none' only", patching("alibi+none")),
         Row("positions that one layer stops", errors.CannotCombine, "", patching("rope+randpos", layers={0: "none"})),
+        Row("positions that no layer reads", errors.CannotCombine, "'pose' changes", patching("none+pose")),
         Row("positions that one layer moves", errors.CannotCombine, "", patching("rope", layers={0: "rope+randpos"})),
         Row("option of no part", errors.UnknownOption, "windw", patching("yarn+logn", windw=3)),
         Row("nothing to remap", undefined, "rope", patching("rerope"), "gpt2"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_posenc import checks
+from hf_posenc import checks, describe, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.extend import PositionContext, Scheme, ToeplitzBias, register_scheme
 from hf_posenc.schemes import registry
@@ -25,6 +25,18 @@ def test_it_exits_with_4_if_a_check_fails(call: Call, monkeypatch: pytest.Monkey
     answer = call(*CHECK, "-f", "4", "--json")
     assert answer.code == code
     assert [row["failed"] for row in answer.data] == [False, code == 4]
+
+
+def test_a_folder_s_own_scheme_is_checked_with_its_options_and_lengths(call: Call, tmp_path: Path) -> None:
+    model = patch_model(tiny_model("llama"), "rerope+logn", factor=4, window=5)
+    model.save_pretrained(tmp_path)
+    trained = describe(model).trained_length
+    answer = call("check", "-m", str(tmp_path), "--checks", "cache", "--json")
+    assert answer.code == 0, answer.err
+    (row,) = answer.data
+    assert "rerope+logn" in row["where"]
+    assert all(f"{word}" in row["command"] for word in ("window=5", f"target_length={4 * trained}"))
+    assert call("check", "-m", "starter:llama").code == 2
 
 
 class RandomSlope(Scheme):

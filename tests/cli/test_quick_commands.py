@@ -57,6 +57,7 @@ def test_help_is_plain(call: Call, name: str) -> None:
     lines = [line.split() for line in examples.splitlines() if line.strip()]
     assert lines
     command = CLICK.commands[name]  # type: ignore[attr-defined]
+    assert not command.get_short_help_str(66).endswith("..."), "cut in a terminal of 80 characters"
     known = {word for one in command.params for word in (*one.opts, *one.secondary_opts)}
     for line in lines:
         assert line[:2] == ["hf-posenc", name]

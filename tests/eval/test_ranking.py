@@ -96,7 +96,7 @@ def made(metric: str, values: dict[str, tuple[float, ...]], stderr: float = 0.0,
     records = [
         Record(f"{label}{length}", label, "task", length, "done", "",
                [Row("m", label, "task", length, None, metric, value, stderr, n)], 0.0, {})
-        for label, line in values.items() for length, value in zip(LENGTHS, line, strict=True)
+        for label, line in values.items() for length, value in zip(LENGTHS, line, strict=False)
     ]  # fmt: skip
     return made_up(records, trained_length=128)
 
@@ -114,6 +114,8 @@ def test_losses_are_those_of_the_unpatched_model_at_its_trained_length() -> None
     }))  # fmt: skip
     assert [(one.scheme, one.length) for one in found] == [("unpatched", 128), ("yarn", 256)]
     assert found[1].threshold == 3.0 + slack
+    refused = effective_lengths(made("nll", {"unpatched": (3.1,), "alibi": (3.1, 3.0)}))  # a table that ends
+    assert [(one.scheme, one.length) for one in refused] == [("unpatched", 64), ("alibi", 128)]
     alone = effective_lengths(made("nll", {"yarn": (2.9, 2.5, 2.54, 2.6)}))  # its own loss at 128
     assert (alone[0].length, alone[0].threshold) == (256, 2.5 + slack)
 

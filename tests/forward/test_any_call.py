@@ -188,6 +188,9 @@ def test_gates_are_not_counted_of_hidden_tokens_between(scheme: str) -> None:
         for call in (partial(model, row, tree, positions), partial(generate, row, **hole, max_new_tokens=2)):
             with pytest.raises(MaskMismatch, match="gates"):
                 call()
+        padded = torch.ones(8, 8).tril().bool() & (torch.arange(8) < 6)  # no token sees the last two
+        found = model(row, padded[None, None]).logits[:, :6]
+        torch.testing.assert_close(found, model(row[:, :6]).logits, atol=1e-4, rtol=1e-4)
         return
     branch = model(torch.cat((row[:, :4], row[:, 6:]), dim=1)).logits[:, 4:]
     torch.testing.assert_close(model(row, tree, positions).logits[:, 6:], branch, atol=1e-4, rtol=1e-4)

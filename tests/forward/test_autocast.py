@@ -35,7 +35,7 @@ def test_scores_are_not_rounded(model: str, scheme: str, trains: bool) -> None:
     ) -> AttentionOutput:
         output, weights = own(q, k, v, hidden=hidden, **call)
         with torch.autocast("cpu", enabled=False), torch.no_grad():
-            ref = reference_terms(layer, positions, hidden)
+            ref = reference_terms(layer, layer.scheme, positions, hidden, {})
             exact = attention_output(ref, q, k, v)
             by_torch = attention_output(ref, q, k, v, q.dtype).double()
         error, rounding = (float((x - exact).pow(2).mean().sqrt()) for x in (output.transpose(1, 2).double(), by_torch))

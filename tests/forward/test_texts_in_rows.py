@@ -14,7 +14,7 @@ from transformers import DynamicCache
 
 from hf_posenc import list_schemes, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import MaskMismatch, PosEncError
+from hf_posenc.errors import InvalidInput, MaskMismatch, PosEncError
 
 SIZES = (7, 20, 13)  # within the tables of the tiny models
 LENGTH = sum(SIZES)
@@ -155,3 +155,30 @@ def test_a_block_mask_needs_positions() -> None:
     mask = create_block_mask(lambda b, h, q, k: (q >= k) & (texts[q] == texts[k]), 1, None, LENGTH, LENGTH, "cpu")
     with pytest.raises(MaskMismatch, match="BlockMask separates texts"):
         model(tokens(), attention_mask=mask, use_cache=False)
+
+
+LENGTH_READERS = [("bert", "dynamic_yarn"), ("bert", "longrope"), ("llama", "norm01")]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "scheme"), LENGTH_READERS)
+def test_lengths_read_from_positions(family: str, scheme: str) -> None:
+    """Numbered padding adds nothing to the length of a text, and a text out of order or with a hole is refused."""
+    model, ids = patched(family, scheme), tokens()
+    uncached = {"use_cache": False} if family == "llama" else {}
+    end, numbers = SIZES[0] + SIZES[1], torch.arange(LENGTH)[None]
+    real = numbers < end
+    expected = model(ids[:, :end], **uncached).logits
+    seen = numbers.mT >= (numbers if uncached else 0)
+    for mask in (real.long(), (seen & real)[None, None]):
+        output = model(ids, attention_mask=mask, position_ids=numbers, **uncached)
+        assert (output.logits[:, :end] - expected).abs().max() < ATOL
+    hole = {"attention_mask": (numbers != end).long()}
+    turned = numbers.roll(5, 1)
+    order = {
+        "position_ids": turned,
+        "attention_mask": (turned.mT >= (turned if uncached else 0)).expand(1, 1, LENGTH, LENGTH),
+    }
+    for call in (hole, order):
+        with pytest.raises(InvalidInput, match=f"'{scheme}' reads the length"):
+            model(ids, **call, **uncached)

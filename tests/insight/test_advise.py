@@ -172,7 +172,7 @@ def test_half_the_heads_of_an_encoder_look_ahead() -> None:
 def test_nothing_to_do_within_the_trained_length() -> None:
     advice = advise(llama_7b(), 2048)
     assert advice.recommendations == ()
-    assert "nothing that must be done" in advice.warnings[0]
+    assert "2,048 tokens need no scheme" in advice.warnings[0]
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import ToeplitzBias
-from hf_posenc.errors import CannotCombine
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.dyn_bias import DynamicBias
 from hf_posenc.schemes.bias.fire import FIRE
@@ -175,11 +174,6 @@ def test_functions_of_the_distance_take_fractions(case: Case) -> None:
     scheme = content.stirred(CLASSES[case.scheme](models.geometry(), **case.options))
     between = torch.tensor([[0.0, 0.5, 7.25]])
     assert torch.allclose(bias_of(scheme, between).double(), case.formula(scheme, between), atol=1e-4)
-
-
-def test_tables_refuse_fractions() -> None:
-    with pytest.raises(CannotCombine, match="fractional"):
-        bias_of(RelativeBias(models.geometry()), torch.tensor([0.5]))
 
 
 SIZES = [(32, 128), (16, 40), (8, 9), (64, 512), (320, 800), (4, 1000), (32, 20)]

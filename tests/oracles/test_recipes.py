@@ -230,13 +230,11 @@ def test_continuing_a_cache_in_training_is_refused() -> None:
 def test_tables_refuse_fractional_positions() -> None:
     """CAPE's positions are fractional: tables and digits are refused, on codes of a function it trains."""
     ids = models.text(TRAINED)[None]
-    for name in ("cape", "learned+cape"):
-        with pytest.raises(SchemeNotDefined, match=r"between the rows of .*table.* \"rope\+cape\""):
-            patch_model(models.gpt2(), name)
-    patched = patch_model(models.gpt2(), "binary+cape")
-    assert patched(ids).logits.isfinite().all()  # evaluation has whole positions
-    with pytest.raises(FractionalPosition, match="function of position"):
-        patched.train()(ids)
+    with pytest.raises(SchemeNotDefined, match=r"between the rows of .*table.* \"rope\+cape\""):
+        patch_model(models.gpt2(), "cape")
+    for name in ("learned", "binary", "deberta", "rel_bias", "shaw", "wavelet"):
+        with pytest.raises(FractionalPosition, match=f"'{name}' is defined at whole positions only, and 'cape'"):
+            patch_model(models.gpt2(), f"{name}+cape")
     assert patch_model(models.gpt2(), "sinusoidal+cape").train()(ids).logits.isfinite().all()
 
 

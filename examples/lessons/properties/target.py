@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.torch_state import fixed_seed
-from hf_posenc.errors import CannotCombine, FractionalPosition, OptionOutOfRange
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.models import Kind, Shapes, first_kind
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build, positions_supported
@@ -131,10 +131,7 @@ class PropertyTarget:
         near = torch.arange(min(self.length, self.reach // 3))
         if len(near) < 3 or self.has_codes:
             return False
-        try:
-            change = (self.profile(3 * near) - self.profile(near)).nan_to_num(neginf=-1e3)
-        except (FractionalPosition, CannotCombine):
-            return False
+        change = (self.profile(3 * near) - self.profile(near)).nan_to_num(neginf=-1e3)
         return self.moved_by_position > ROUNDING and float(change.abs().max()) < ROUNDING
 
     def _built(self, factor: int | None, **of_bench: Any) -> Scheme:

@@ -122,15 +122,16 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
     """Load the model to be timed, or create one with random weights."""
     import torch
 
+    from hf_posenc.checkpoints.checkpoint import Checkpoint
     from hf_posenc.checkpoints.merge import load_unpatched
     from hf_posenc.insight.bench import random_model
 
     if shape is None:
         with output.other_bars_off():
-            loaded, own = load_unpatched(**cli.loading_of(cli.model_named(model, base), dtype))
-        if own is not None:
-            output.note(cli.REMOVED.format(own.scheme))
-        return loaded
+            named = cli.model_named(model, base)
+            if (own := Checkpoint.open(named).scheme) is not None:
+                output.note(cli.REMOVED.format(own))
+            return load_unpatched(**cli.loading_of(named, dtype))
     numbers = cli.whole_numbers("--shape", [shape])
     if len(numbers) != 4:
         raise BadArgument(f"--shape takes LAYERS,HIDDEN,HEADS,KV_HEADS, got {shape!r}. Write for example 2,512,8,8.")

@@ -10,6 +10,7 @@ from typer import Context, Exit
 from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
 from hf_posenc.cli.errors import CONTRACT
+from hf_posenc.cli.global_options import BadArgument
 
 if TYPE_CHECKING:
     from hf_posenc.checks import Deviation
@@ -31,7 +32,7 @@ CheckNames = Annotated[
 def check(
     context: Context,
     model: cli.Model,
-    scheme: cli.SchemeName,
+    scheme: cli.OwnScheme = None,
     factor: cli.Factor = None,
     target_length: cli.TargetLength = None,
     trained_length: cli.TrainedLength = None,
@@ -43,8 +44,10 @@ def check(
     """Check a scheme on your own model.
 
     Every check that applies to this model and scheme is measured. The exit code is 4 if one fails. A scheme in the
-    checkpoint is removed first, and its target length becomes the default. A PEFT adapter is merged.
+    checkpoint is removed first, and its target length becomes the default. A PEFT adapter is merged. Without --scheme,
+    the scheme of the checkpoint is checked, with its options and lengths, and with new values of learned parameters.
     """
+    from hf_posenc.checkpoints.checkpoint import Checkpoint
     from hf_posenc.checkpoints.merge import load_unpatched
     from hf_posenc.checks import check_scheme
     from hf_posenc.checks.registry import check_named
@@ -53,17 +56,20 @@ def check(
     chosen = cli.words_of(checks)
     for name in chosen:
         check_named(name)
+    given = {"scheme": scheme, "factor": factor, "target_length": target_length, "trained_length": trained_length}
+    asked = {name: value for name, value in given.items() if value is not None} | options
+    if (own := Checkpoint.open(named).scheme) is not None:
+        stored = own.arguments() if scheme is None else {"target_length": own.target_length}
+        if factor is not None:
+            del stored["target_length"]
+        asked = stored | asked
+        output.note(cli.REMOVED.format(own))
+    elif scheme is None:
+        raise BadArgument(f"{model} carries no scheme. Name the scheme to check, such as --scheme yarn.")
     with output.progress() as show_progress:
-        loaded, own = load_unpatched(**cli.loading_of(named, "float32"))
-        if own is not None:
-            target_length = target_length or (own.target_length if factor is None else None)
-            output.note(f"{cli.REMOVED.format(own.scheme)} Its target length is {own.target_length:,}.")
+        loaded = load_unpatched(**cli.loading_of(named, "float32"))
         deviations = check_scheme(
-            loaded,
-            scheme,
-            checks=chosen or None,
-            progress=lambda name: show_progress(None, name),
-            **{"factor": factor, "target_length": target_length, "trained_length": trained_length, **options},
+            loaded, checks=chosen or None, progress=lambda name: show_progress(None, name), **asked
         )
     if cli.is_debugging(context):
         for raised in filter(None, (deviation.traceback for deviation in deviations)):

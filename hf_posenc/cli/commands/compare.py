@@ -92,7 +92,7 @@ def compare(
     from hf_posenc.eval import compare as run
     from hf_posenc.eval.settings import CompareSettings
 
-    given, other = measured_settings(
+    run_settings, other = measured_settings(
         context, CompareSettings, tasks=cli.words_of(tasks), lengths=cli.words_of(lengths),
         samples=samples, text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
         fresh=fresh, trust_tasks=trust_tasks,
@@ -101,22 +101,21 @@ def compare(
         {} if device is None else {"device": device}
     )
     models = [measured_model(name, other.get("base"), dtype, loading) for name in dict.fromkeys(model)]
+    command = cli.command_line(context)
     with resume_hint(context), output.progress() as progress:
-        comparison = run(
-            models, ",".join(schemes), out=out, settings=given, command=cli.command_line(context), progress=progress
-        )
+        comparison = run(models, ",".join(schemes), out=out, settings=run_settings, command=command, progress=progress)
     finish(comparison, out, as_json)
 
 
-def measured_model(given: str, base: str | None, dtype: str | None, loading: dict[str, Any]) -> MeasuredModel:
+def measured_model(name: str, base: str | None, dtype: str | None, loading: dict[str, Any]) -> MeasuredModel:
     """Resolve one ``--model``, with the arguments that load it."""
     from hf_posenc.eval import MeasuredModel
 
-    named = cli.model_named(given, base)
+    named = cli.model_named(name, base)
     arguments = {"dtype": cli.dtype_of(named, dtype), **loading}
     if base is None:
-        return MeasuredModel(named.adapter or named.model, given, arguments=arguments)  # an adapter names its base
-    return MeasuredModel(named.model, given, arguments=arguments | {"peft": named.adapter})
+        return MeasuredModel(named.adapter or named.model, name, arguments=arguments)  # an adapter names its base
+    return MeasuredModel(named.model, name, arguments=arguments | {"peft": named.adapter})
 
 
 def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
@@ -138,8 +137,8 @@ def show(comparison: Comparison, out: Path) -> None:
     from hf_posenc.eval.report.remarks import remarks, verdict
     from hf_posenc.eval.report.tables import cost_table, legend, summaries, value_table
 
-    if sure := verdict(comparison):
-        output.show_text(sure)
+    if conclusion := verdict(comparison):
+        output.show_text(conclusion)
     for task in comparison.tasks():
         for metric in comparison.metrics(task)[:1]:
             table = value_table(comparison, task, metric)

@@ -51,22 +51,22 @@ def evaluate(
     from hf_posenc.eval import evaluate as measure
     from hf_posenc.eval.settings import EvaluateSettings
 
-    patch = {"factor": factor, "target_length": target_length, **cli.scheme_options(scheme, option)}
-    given, other = measured_settings(
+    patch: dict[str, Any] = {"factor": factor, "target_length": target_length, **cli.scheme_options(scheme, option)}
+    run_settings, other = measured_settings(
         context, EvaluateSettings, tasks=cli.words_of(task), lengths=cli.words_of(length),
         samples=samples, text=text, trust_tasks=trust_tasks,
     )  # fmt: skip
-    loading = {"device": device, "batch_size": other.get("batch_size", 1)}
-    chosen: dict[str, Any] = {name: value for name, value in (patch | loading).items() if value is not None}
+    loading: dict[str, Any] = {"device": device, "batch_size": other.get("batch_size", 1)}
+    options = {name: value for name, value in (patch | loading).items() if value is not None}
     named = cli.model_named(model, other.get("base"))
     if out is not None:
         check_replaces_results(out)
-    elif given.log_samples:
+    elif run_settings.log_samples:
         raise BadArgument("log_samples keeps requests and responses in a file, and none is named. Pass --out FILE.")
     with output.progress() as progress:
         evaluation = measure(
-            named.model, peft=named.adapter, scheme=scheme, settings=given, dtype=cli.dtype_of(named, dtype),
-            on_request=progress, **chosen,
+            named.model, peft=named.adapter, scheme=scheme, settings=run_settings, dtype=cli.dtype_of(named, dtype),
+            on_request=progress, **options,
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)

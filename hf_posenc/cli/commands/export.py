@@ -45,13 +45,14 @@ def export(
     results: Results = None,
     as_json: cli.AsJson = False,
 ) -> None:
-    """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
+    """Export to a checkpoint that does not need this package.
 
-    Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to
-    auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation), and a GPT-2 a GPT-NeoX (a
-    rotation), a BLOOM (ALiBi) or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme contains
-    code that transformers runs with trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp.
-    With --to onnx, it gets model.onnx, and onnxruntime must agree with the model first.
+    The plain transformers checkpoint is written if transformers has a RoPE type for the scheme. Without --scheme, the
+    scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to auto, a Llama may become
+    a Mistral (a window) or a SmolLM 3 (layers without a rotation), and a GPT-2 a GPT-NeoX (a rotation), a BLOOM (ALiBi)
+    or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme contains code that transformers runs
+    with trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp. With --to onnx, it gets
+    model.onnx, and onnxruntime must agree with the model first.
     """
     from hf_posenc.checkpoints.export import export as run
     from hf_posenc.checkpoints.merge import empty_folder
@@ -63,23 +64,23 @@ def export(
         warnings.simplefilter("always")
         with redirect_stdout(sys.stderr):  # torch's exporter prints what it does
             exported = run(loading.pop("name_or_path"), out, to=to, results=results, **loading, **options)
-    own = [one for one in caught if one.category.__module__.startswith("hf_posenc")]
+    remarks = [warning for warning in caught if warning.category.__module__.startswith("hf_posenc")]
     if not exported.tokenizer:
         output.note("No tokenizer was found with the model.")
     if Path(named.model, "modules.json").is_file():  # of sentence-transformers
         output.note(f"{out} has the transformer alone: the pooling of {named.model} is not written.")
     if as_json:
-        readers, remarks = [vars(reading) for reading in exported.readers], [str(one.message) for one in own]
-        output.show_json({"folder": str(out), **exported.written, "readers": readers, "warnings": remarks})
+        readers, messages = list(map(vars, exported.readers)), [str(remark.message) for remark in remarks]
+        output.show_json({"folder": str(out), **exported.written, "readers": readers, "warnings": messages})
         return
     output.show_text(f"{out}: {', '.join(f'{name} {value}' for name, value in exported.written.items() if value)}")
     if exported.readers:
         output.show_text("Against transformers, by the formula of each engine:")
     for reading in exported.readers:
         output.show_text(f"  {reading}")
-    for one in own:
-        if not (exported.readers and one.category is EngineDiffers):
-            output.show_text(f"Warning: {one.message}")
+    for remark in remarks:
+        if not (exported.readers and remark.category is EngineDiffers):
+            output.show_text(f"Warning: {remark.message}")
 
 
 def merge(

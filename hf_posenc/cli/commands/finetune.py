@@ -134,51 +134,51 @@ def finetune(
         check_emits(resume=resume, find_learning_rate=find_learning_rate, held_out=held_out, json=as_json)
     again = "" if resume else "--resume"
     with resume_hint(context, again), output.progress() as show_progress:
-        given = settings_of(context, (*Training.__dataclass_fields__, TEXT_FIELD, STREAMING, TRAINED_LENGTH, CARDS))
-        given |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
-        trained_length, streaming = given.pop(TRAINED_LENGTH, None), given.pop(STREAMING, False)
-        cards = cards_of(given.pop(CARDS, 1), emit)
+        overrides = settings_of(context, (*Training.__dataclass_fields__, TEXT_FIELD, STREAMING, TRAINED_LENGTH, CARDS))
+        overrides |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
+        trained_length, streaming = overrides.pop(TRAINED_LENGTH, None), overrides.pop(STREAMING, False)
+        cards = cards_of(overrides.pop(CARDS, 1), emit)
         lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
-        chosen = recipe_of(recipe)
-        scheme = chosen.scheme(scheme)
-        named = base_model(model)
-        texts, measured_on = texts_of(text, held_out, given, streaming=streaming)
-        chosen.check(**given)
+        named_recipe = recipe_of(recipe)
+        scheme = named_recipe.scheme(scheme)
+        base = base_model(model)
+        texts, measured_on = texts_of(text, held_out, overrides, streaming=streaming)
+        named_recipe.check(**overrides)
         quantised = four_bit_keywords() if dtype == FOUR_BIT and emit is None else {}
-        loading = cli.loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
+        loading = cli.loading_of(base, None if dtype == FOUR_BIT else dtype) | quantised
         patched = from_pretrained(**loading, scheme=scheme, **(lengths | cli.scheme_options(scheme, option)))
         if scheme is not None:
             check_effect(patched, scheme)
-        training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
+        training, tokenizer = named_recipe.training(patched, **overrides), tokenizer_of(base)
         if emit is not None:
-            how: dict[str, Any] = {"name": named.model, "four_bit": dtype == FOUR_BIT, "cards": cards}
-            kept = [] if trained_length is None else [f"trained_length={trained_length}"]
-            written = emit_run(emit, patched, tokenizer, texts, training, out, **how)
-            show_emitted(written, scheme_words(scheme, factor, target_length, [*(option or ()), *kept]))
+            names: dict[str, Any] = {"name": base.model, "four_bit": dtype == FOUR_BIT, "cards": cards}
+            lengths_to_repeat = [] if trained_length is None else [f"trained_length={trained_length}"]
+            emitted = emit_run(emit, patched, tokenizer, texts, training, out, **names)
+            show_emitted(emitted, scheme_words(scheme, factor, target_length, [*(option or ()), *lengths_to_repeat]))
             return
         report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
 
-        def begun(start: RunStart) -> None:
+        def announce_start(start: RunStart) -> None:
             output.note(str(start))
             write_config(context, out)  # the folder is this run's by now
 
         if find_learning_rate:
-            tested = range_test(patched, tokenizer, texts, training, held_out=measured_on, progress=report)
+            rates = range_test(patched, tokenizer, texts, training, held_out=measured_on, progress=report)
         else:
-            tuned = train(
+            result = train(
                 patched, tokenizer, texts, training, held_out=measured_on, out=out, resume=resume, progress=report,
-                announce=begun,
+                announce=announce_start,
                 on_read=lambda read, tokens: show_progress(None, f"documents read: {read:,}, tokens: {tokens:,}"),
             )  # fmt: skip
     if find_learning_rate:
-        show_rate(tested, context, as_json)
-    elif tuned.first:  # of several processes, one reports
+        show_rate(rates, context, as_json)
+    elif result.first:  # of several processes, one reports
         kind = "model" if training.method == "full" else "adapter"
-        show_result(tuned, lengths_of(patched)[0], out, kind, as_json)
+        show_result(result, lengths_of(patched)[0], out, kind, as_json)
         if not as_json:
-            if text and not held_out and not tuned.start.held_out_tokens:
+            if text and not held_out and not result.start.held_out_tokens:
                 output.show_text(MEASURED_ON_SOURCES)
-            show_next(after_finetune(out, tuned.model))
+            show_next(after_finetune(out, result.model))
 
 
 def check_emits(**given: Any) -> None:

@@ -29,10 +29,10 @@ USES = {
     "recipe": "a training recipe on top of another scheme",
 }
 CACHES = {
-    "final": "the KV cache holds keys as attention uses them",
-    "copies": "the KV cache holds one copy of the keys per region",
-    "heads": "the KV cache holds keys and values for every query head",
-    "raw": "the KV cache holds unrotated keys, rotated at every step",
+    "final": "keys as attention uses them",
+    "copies": "one copy of the keys per region",
+    "heads": "keys and values of every query head",
+    "raw": "unrotated keys, rotated at every step",
 }
 FAMILIES = ("family", "kind", "can be patched", "schemes", "positions, or the reason")
 VERDICTS = {"exact": "yes", "attention layers": "attention layers", "refused": "no", "not built": "not built"}
@@ -44,7 +44,7 @@ def info(
     bibtex: Annotated[bool, Option("--bibtex", help="Write only the BibTeX of its papers.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a scheme, or each part of a composition: formula, paper, options."""
+    """Show the formula, paper and options of a scheme or composition."""
     if bibtex and as_json:
         raise BadArgument("--bibtex writes BibTeX alone. Leave --json out.")
     if bibtex:
@@ -61,18 +61,14 @@ def info(
 
 
 def show_record(record: SchemeRecord) -> None:
-    """Show the text of a scheme, its facts and its options."""
-    about = dict.fromkeys((record.text, record.about, own_formula(record), facts(record)))  # both texts may be equal
+    """Show the text of a scheme, for one of another package its LaTeX formula, its facts and its options."""
+    latex = "" if record.target.startswith("hf_posenc.") else record.formula.replace("\n", "\n    ")
+    formula = f"formula (LaTeX):\n\n    {latex}" if latex else ""
+    about = dict.fromkeys((record.text, record.about, formula, facts(record)))  # both texts may be equal
     output.show_text("\n\n".join(filter(None, about)) + "\n")
     if record.options:
         rows = [(option, kind, default or "required") for option, (kind, default) in record.options.items()]
         output.show_table(("option", "value", "default"), rows)
-
-
-def own_formula(record: SchemeRecord) -> str:
-    """Return the LaTeX formula of a scheme from outside this package; empty for its own, whose text has the formula."""
-    own = record.formula and not record.target.startswith("hf_posenc.")
-    return f"formula (LaTeX):\n\n    {record.formula}" if own else ""
 
 
 def facts(record: SchemeRecord) -> str:
@@ -82,7 +78,7 @@ def facts(record: SchemeRecord) -> str:
         "defined for": record.defined_for,
         "trained": LEARNED[record.learned],
         "use": USES[record.use],
-        "cache": CACHES.get(record.cache, record.cache),
+        "KV cache": CACHES.get(record.cache, record.cache),
         "paper": paper_address(record.paper),
     }
     return "\n".join(f"{key:<13}{value}" for key, value in lines.items() if value)
@@ -103,7 +99,10 @@ def list_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List all schemes, then the training recipes, which change positions during training only."""
+    """List all schemes, training recipes last.
+
+    A recipe changes positions during training only.
+    """
     if models:
         show_families(model, as_json)
         return
@@ -118,6 +117,9 @@ def list_command(
     else:
         rows = [(r.name, r.aliases, r.defined_for, r.learned, r.use, r.cache, r.paper) for r in records]
         output.show_table(COLUMNS, rows)
+        output.show_text(
+            "\nThe KV cache holds " + "; ".join(f"{meaning} ({name})" for name, meaning in CACHES.items()) + "."
+        )
 
 
 def show_families(model: str | None, as_json: bool) -> None:
@@ -146,9 +148,9 @@ LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def env(as_json: AsJson = False) -> None:
-    """Show versions, devices and environment variables for a bug report.
+    """Show versions, devices and variables for a bug report.
 
-    Secrets are hidden.
+    Variables are those of the environment that affect results. Secrets are hidden.
     """
     found = environment()
     if as_json:

@@ -57,7 +57,7 @@ def probe(
     device: cli.Device = None,
     as_json: cli.AsJson = False,
 ) -> None:
-    """Probe a trained model: where its heads attend, and which of them use position.
+    """Measure where heads attend, and which of them use position.
 
     Attention weights are percentages of a query's sum, averaged over queries in the second half of each text (in an
     encoder, all).

@@ -75,7 +75,7 @@ def show(
     out: Annotated[Path | None, cli.of_output(help="A .png or .svg; default: pictures/NAME.png.")] = None,
     as_json: cli.AsJson = False,
 ) -> None:
-    """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
+    """Plot embeddings, rotations, biases, distances, masks, scores.
 
     The numbers come from the code that models run; learned parameters have their initial values. With --json the
     numbers are written to stdout, and a file only if --out names one. Each scheme has its own scale.

@@ -122,7 +122,7 @@ def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
     """Yield warnings of one or two sentences each, the most serious first."""
     reach, target, memory = advice.reach, advice.target_length, advice.memory
     if target <= reach:
-        yield f"The model reaches {reach:,} tokens as it stands: there is nothing that must be done for {target:,}."
+        yield f"The model reaches {reach:,} tokens as it stands, so {target:,} tokens need no scheme."
     elif (table := model.geometry.table) is not None:
         yield f"The table ends after {table:,} rows: unpatched, a text of {target:,} tokens raises an error."
     if memory.largest is not None and memory.weights + memory.cache > memory.largest[0]:

@@ -51,7 +51,7 @@ def bench(
         PosEncError: an argument is invalid; a refused scheme is a cell, not an error.
     """
     plan = BenchSettings(entries_of(schemes), tuple(lengths), **settings)
-    loaded: Any = load_unpatched(model)[0] if isinstance(model, (str, os.PathLike)) else model
+    loaded: Any = load_unpatched(model) if isinstance(model, (str, os.PathLike)) else model
     check_model(loaded, plan)
     return run(loaded, plan, device_of(str(loaded.device)), progress)
 

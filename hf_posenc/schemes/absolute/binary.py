@@ -45,6 +45,8 @@ class Binary(Scheme):
     252 &= 11111100_2 \quad \text{highest digit first}
     """
 
+    whole_positions = True
+
     def __init__(
         self,
         geometry: Geometry,

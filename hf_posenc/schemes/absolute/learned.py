@@ -30,6 +30,8 @@ class Learned(Scheme):
 
     formula = r"x_p \leftarrow x_p + E[p], \qquad E : \text{rows} \times \text{width}"
 
+    whole_positions = True
+
     def __init__(
         self, geometry: Geometry, *, num_positions: PositiveInt | None = None, std: Positive | None = None
     ) -> None:

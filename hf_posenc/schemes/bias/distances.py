@@ -12,7 +12,6 @@ from torch.nn.functional import embedding
 from hf_posenc.core.constants import exact_dtype
 from hf_posenc.core.terms import Block
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import CannotCombine
 
 
 def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tensor:
@@ -46,22 +45,13 @@ def exact(distance: Tensor) -> Tensor:
     return distance.to(exact_dtype(distance.device))
 
 
-def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
+def clipped(distance: Tensor, farthest: int) -> Tensor:
     """Row of each distance in a table of ``2 · farthest + 1`` rows, in Shaw's order: the earliest keys first.
 
     Args:
         distance: query − key, whole numbers, any shape.
         farthest: largest distance, in either direction; greater ones are clipped.
-        name: name of the scheme, for the message.
-
-    Raises:
-        CannotCombine: distances are fractional, and a table has no values between its rows.
     """
-    if distance.is_floating_point():
-        raise CannotCombine(
-            f"Scheme {name!r} has a table row for each whole distance, but another scheme of this composition "
-            "makes positions fractional. Use a function of the distance instead, such as 'kerple' or 'alibi'."
-        )
     return (-distance).clamp(-farthest, farthest) + farthest
 
 

@@ -51,6 +51,7 @@ class FIRE(Scheme):
     """
 
     later_keys = False
+    sharing_option = "share_layers"
 
     def __init__(
         self,

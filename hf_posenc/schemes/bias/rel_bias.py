@@ -33,6 +33,9 @@ class RelativeBias(Scheme):
     T &: 2K + 1 \text{ rows} \times \text{heads}
     """
 
+    whole_positions = True
+    sharing_option = "share_layers"
+
     def __init__(
         self,
         geometry: Geometry,
@@ -56,4 +59,4 @@ class RelativeBias(Scheme):
 
     def bias_at(self, distance: Tensor) -> Tensor:
         """Bias of ``distance […]``, ``[heads, …]``, float32."""
-        return self.table(clipped(distance, self.max_distance, self.record.name)).movedim(-1, 0).float()
+        return self.table(clipped(distance, self.max_distance)).movedim(-1, 0).float()

@@ -27,10 +27,10 @@ from hf_posenc.schemes.registry import register_scheme
 
 @register_scheme("t5", aliases=("t5_bias", "buckets"), paper="1910.10683")
 class T5Bias(Scheme):
-    """A table of ``num_buckets`` × heads, by default shared by all layers. Defined at every length: far keys share one.
+    """A table of ``num_buckets`` × heads, shared by layers. Defined at every length: far keys share one.
 
     A decoder needs an even number of buckets, an encoder a multiple of 4. With two buckets, a decoder distinguishes
-    only the token itself from all earlier ones.
+    only the token itself from all earlier ones. By default, each layer has its own table where schemes differ by layer.
     """
 
     formula = r"""
@@ -42,13 +42,15 @@ class T5Bias(Scheme):
     M &= \mathtt{max\_distance}
     """
 
+    sharing_option = "share_layers"
+
     def __init__(
         self,
         geometry: Geometry,
         *,
         num_buckets: PositiveInt = 32,
         max_distance: PositiveInt = 128,
-        share_layers: bool = True,
+        share_layers: bool | None = None,
     ) -> None:
         super().__init__(geometry)
         sides = 1 if geometry.causal else 2
@@ -62,7 +64,7 @@ class T5Bias(Scheme):
                 f"max_distance must be greater than {exact}, where the buckets begin to widen, got {max_distance}. "
                 "T5 has 128."
             )
-        self.shared = share_layers
+        self.shared = share_layers is not False
         self.buckets_per_side = num_buckets // sides
         self.thresholds = thresholds(self.buckets_per_side, max_distance)
         self.table = nn.Embedding(num_buckets, geometry.heads)

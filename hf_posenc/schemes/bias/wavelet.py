@@ -42,6 +42,8 @@ class Wavelet(Scheme):
     p_\Delta[c] &= \psi((\Delta - b_c) / a_c), \quad \psi(t) = (1 - t^2) \, e^{-t^2/2} \text{ (Ricker)}
     """
 
+    whole_positions = True
+
     def __init__(
         self,
         geometry: Geometry,
@@ -72,7 +74,7 @@ class Wavelet(Scheme):
         steady = ctx.steady and not torch.is_grad_enabled()
 
         def row_of(distance: Tensor) -> Tensor:
-            return clipped(distance, reach, self.record.name).clamp(max=reach + later)
+            return clipped(distance, reach).clamp(max=reach + later)
 
         def of_block(block: Block) -> Tensor:
             if steady:

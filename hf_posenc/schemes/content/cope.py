@@ -46,6 +46,7 @@ class CoPE(Scheme):
 
     silent_at_first = True
     later_keys = False
+    sharing_option = "per_layer"
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Block, BlockBias, ShiftedQuery
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import CannotCombine, OptionOutOfRange
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import bucket_starts, near_and_far, skewed
 from hf_posenc.schemes.content.inside import PositionProjections, only_inside
@@ -98,6 +98,7 @@ class DeBERTa(Scheme):
     }
 
     later_keys = False
+    whole_positions = True
 
     def __init__(
         self,
@@ -206,16 +207,7 @@ class DeBERTa(Scheme):
         return slice(0, self.side + 1) if mirrored else slice(self.side, 2 * self.side)
 
     def index(self, distance: Tensor) -> Tensor:
-        """δ: the row of the table for each distance (query − key), int64, same shape.
-
-        Raises:
-            CannotCombine: distances are fractional, and a table has no values between its rows.
-        """
-        if distance.is_floating_point():
-            raise CannotCombine(
-                f"Scheme {self.record.name!r} has a table row for each whole distance, but another scheme of this "
-                "composition makes positions fractional. Use 'transformer_xl', which has a value for every distance."
-            )
+        """δ: the row of the table for each distance (query − key), int64, same shape."""
         starts = constant(self.starts, distance.dtype, distance.device)
         steps = torch.bucketize(distance.abs(), starts, right=True)
         return (self.side + torch.where(distance < 0, -steps, steps)).clamp(max=2 * self.side - 1)

@@ -50,6 +50,8 @@ class Shaw(Scheme):
     z_i &= \sum_j \alpha_{ij} (v_j + B_c) \quad \text{with } \mathtt{values}
     """
 
+    whole_positions = True
+
     def __init__(
         self, geometry: Geometry, *, max_distance: PositiveInt = 16, values: bool = False, key_query: bool = False
     ) -> None:
@@ -91,11 +93,11 @@ class Shaw(Scheme):
         return near_and_far(block, first, self.max_distance, causal=causal, near=self._near_bias, far=self._far_bias)
 
     def _near_bias(self, block: Block) -> Tensor:
-        row_of = partial(clipped, farthest=self.max_distance, name=self.record.name)
+        row_of = partial(clipped, farthest=self.max_distance)
         return skewed(block.query, self.of_key.weight.float(), row_of, block)
 
     def _far_bias(self, block: Block, distance: int) -> Tensor:
-        row = int(clipped(torch.tensor(distance), self.max_distance, self.record.name))
+        row = int(clipped(torch.tensor(distance), self.max_distance))
         return block.query @ self.of_key.weight.float()[row, :, None]
 
     def _value_term(self, weights: Tensor, block: Block) -> Tensor:
@@ -106,4 +108,4 @@ class Shaw(Scheme):
         return sums.scatter_add(-1, row, weights) @ table
 
     def _row(self, block: Block) -> Tensor:
-        return clipped(block.distance, self.max_distance, self.record.name)
+        return clipped(block.distance, self.max_distance)

@@ -54,6 +54,7 @@ class TransformerXL(Scheme):
     """
 
     later_keys = False
+    sharing_option = "share_uv"
 
     def __init__(
         self,
