@@ -11,11 +11,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from evidence_pictures import Losses, Values, ranked
 
+from hf_posenc import patch_model
 from hf_posenc.eval.results.paired import paired
 from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, MeasuredRow, Shown, measured_at
+from hf_posenc.insight.advise.memory import cache_under, measured
+from hf_posenc.insight.bench import random_model
+from hf_posenc.insight.bench.models import PATCHED
+from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.entry import UNPATCHED
 
 DOCS = Path(__file__).parent
@@ -27,6 +33,7 @@ HEAD = "| scheme | loss at {far} | passkeys found, % | loss · passkeys at {near
 TRUNCATED = "truncated"
 NEAR, FAR = 4.0, 8.0
 """Factors of the two ranked comparisons."""
+REAL_LAYERS, MIB = 30, 2**20
 
 
 def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
@@ -37,7 +44,7 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     if page.endswith("README.md"):
         return {"real model": real_table()}
     return {
-        "real model": real_table(),
+        "real model": real_table_with_costs(),
         "real model far": far_table(),
         "real encoder": retrieval_table(),
         "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
@@ -68,7 +75,8 @@ def real_table() -> str:
     by_cell, numbers = real_losses(), real_scores("acc")
     near, *farther = lengths = sorted({length for _, length in by_cell})
     losses = [f"loss at {near:,} (1×)", *(f"at {far:,} ({far // near}×)" for far in farther)]
-    heads = [*losses, "change (95 %)", f"numbers found at {' · '.join(f'{length:,}' for length in lengths)}"]
+    asked, places = len(numbers[UNPATCHED, near]), " · ".join(f"{length:,}" for length in lengths)
+    heads = [*losses, "change (95 %)", f"found of {asked} numbers, at {places}"]
     lines = [f"| scheme | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     for scheme in ranked(by_cell):
         cells = [loss_of(by_cell.get((scheme, length))) for length in lengths]
@@ -77,6 +85,40 @@ def real_table() -> str:
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
         lines.append(f"| {' | '.join([name, *cells, change, shares])} |")
     return "\n".join(lines)
+
+
+def real_table_with_costs() -> str:
+    """Table of a real model, and what a prefill of the longest length costs: time, peak memory and KV cache."""
+    lines = real_table().split("\n")
+    costs = real_costs()
+    columns = ["time | peak, MiB | cache, MiB |", "---:|---:|---:|"]
+    for scheme in ranked(real_losses()):
+        time, peak, cache = costs[scheme]
+        columns.append(f"{time:.1f} | {peak / MIB:.0f} | {cache / MIB:.0f} |")
+    return "\n".join(f"{line}{' ' * line.endswith(' |')}{more}" for line, more in zip(lines, columns, strict=True))
+
+
+def real_costs() -> dict[str, tuple[float, int, int]]:
+    """Costs of a prefill by scheme: time over the unpatched model's, peak memory, and KV cache, of all layers.
+
+    One layer was measured, and all are equal. Each of the others adds its KV cache to the peak. So do the embeddings,
+    once: they are the input of the first layer, and stay in memory beside the input of a later one.
+    """
+    bench = json.loads((DOCS / "real_model_bench.json").read_text(encoding="utf-8"))
+    shape = tuple(map(int, bench["about"]["model"].split(",")))
+    costs: dict[str, tuple[float, int, int]] = {}
+    for cell in bench["cells"]:
+        scheme, length, models = cell["scheme"].split(":")[0], cell["length"], cell["models"]
+        model: Any = random_model(shape, length // 2, torch.bfloat16)
+        memory = measured(model, length, causal=True)
+        patch_model(model, scheme, target_length=length)
+        caches = memory.cache, cache_under(scheme_of(model), memory, length)
+        times = 1.0, cell["over"][UNPATCHED]["processor_time"]["median"]
+        for name, role, time, cache in zip((UNPATCHED, scheme), (UNPATCHED, PATCHED), times, caches, strict=True):
+            embeddings = length * shape[1] * model.dtype.itemsize
+            peak = models[role]["memory_bytes"] + embeddings + (REAL_LAYERS - 1) * cache
+            costs.setdefault(name, (time, peak, REAL_LAYERS * cache))
+    return costs
 
 
 def far_table() -> str:
@@ -111,7 +153,7 @@ def window_scores(losses: Mapping[str, float]) -> list[DocumentScore]:
 
 def share_of(hits: Mapping[str, float] | None) -> str:
     """Format how many of the hidden numbers were found."""
-    return f"{sum(hits.values()):.0f} of {len(hits)}" if hits else "–"
+    return f"{sum(hits.values()):.0f}" if hits else "–"
 
 
 def loss_of(by_window: Mapping[str, float] | None) -> str:
