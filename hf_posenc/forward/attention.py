@@ -172,7 +172,7 @@ class PatchedAttention(PatchedLayer):
 
     def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
         """Compute a rotated call by the host's own attention function if it supports the terms, else by the engine."""
-        if not call.shared.plain:
+        if not call.shared.scales_only:
             return self._attend_by_engine(call, host, cache)
         seen = call.plan.ctx.key_positions.shape[1]
         if call.keys[0].shape[2] > seen:  # later places of a static cache are unwritten

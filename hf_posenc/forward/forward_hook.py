@@ -8,6 +8,7 @@ positions depend on the padding, packed texts on the positions, and packed texts
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -75,9 +76,11 @@ def validate_call(call: ForwardCall) -> ForwardCall:
         check_mask(call.mask, call.tokens, call.schemes[0].geometry.heads, cache)
         if call.masks_by_kind is None:
             check_dropped_keys(call.mask, call.length, cache)
-        for mask in (call.masks_by_kind or {"": call.mask}).values() if call.causal else ():
-            for scheme in call.schemes if isinstance(mask, Tensor) else ():
-                check_shown_keys(mask, call.length, scheme, cache)
+        if call.causal:
+            masks = [call.mask] if call.masks_by_kind is None else list(call.masks_by_kind.values())
+            for mask, scheme in product(masks, call.schemes):
+                if isinstance(mask, Tensor):
+                    check_shown_keys(mask, call.length, scheme, cache)
     return call
 
 

@@ -102,7 +102,7 @@ def context_of(
         return PositionContext(queries, all_positions, causal, True, memo=memo, first=past)
     padding = None if forward.padding is None else forward.padding.to(device)
     positions = _query_positions(tokens, position_ids, padding, forward)
-    positions, first = _as_one_row(positions, forward, past, contiguous=forward.contiguous)
+    positions, first = _as_one_row(positions, forward, past)
     key_positions, real = _key_positions(tokens, padding, positions, forward)
     contiguous = forward.contiguous and not gaps and (forward.keys is None or forward.keys.run_start is not None)
     memo_key = device if is_traced() else (device, keys)  # a lookup by length would specialize a traced graph to it
@@ -176,11 +176,9 @@ def dropped_keys(past: int | Tensor, length: int, keys: int) -> int:
     return max(0, past + length - keys) if isinstance(past, int) else 0
 
 
-def _as_one_row(
-    positions: Tensor, forward: ForwardContext, past: int | Tensor, *, contiguous: bool
-) -> tuple[Tensor, int | None]:
+def _as_one_row(positions: Tensor, forward: ForwardContext, past: int | Tensor) -> tuple[Tensor, int | None]:
     """Positions as one row if all rows are the same, and the first position if it is known without waiting."""
-    if not contiguous or positions.shape[1] == 0:
+    if not forward.contiguous or positions.shape[1] == 0:
         return positions, None
     if is_traced():  # then the caller passed no positions, and they count on from the cache
         return positions, past if isinstance(past, int) else None

@@ -57,13 +57,13 @@ class SharedTerms:
         terms: terms without the factors of whole queries.
         query_factor: factors of whole queries, ``[batch or 1, heads or 1, query, 1]``; None without factors.
         key_copies: number of the key copy that each region reads.
-        plain: whether the host's own attention function supports the terms.
+        scales_only: whether the host's own attention function supports the terms.
     """
 
     terms: Terms
     query_factor: Tensor | None
     key_copies: tuple[int, ...]
-    plain: bool
+    scales_only: bool
 
     @classmethod
     def of(cls, terms: Terms) -> SharedTerms:

@@ -143,7 +143,7 @@ def capture(attention: Any, layer: int, on_call: CallCallback) -> None:
         count = plan.ctx.key_positions.shape[1]  # later entries of a static cache are not written yet
         keys = tuple(call.keys[number % len(call.keys)][:, :, :count] for number in shared.key_copies)
         at_read = () if plan.at_read is None else plan.at_read.rotations
-        if shared.plain:  # the model's own function knows no other positions
+        if shared.scales_only:  # the model's own function knows no other positions
             positions, at_read = torch.arange(count, device=ctx.device)[None], ()
             last = positions[:, -call.queries[0].shape[2] :]
             ctx = PositionContext(last, positions, attention.is_causal, contiguous=True)
