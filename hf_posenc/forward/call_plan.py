@@ -200,11 +200,10 @@ def evaluate_shared(plan: CallPlan, *, with_others: bool) -> None:
             plan.shared = shared_terms(scheme, without_layer_values(plan.ctx))
     except ReadsLayer:
         return
-    plan.succeeded = (
-        plan.shared is not None and plan.shared.scales_only
-    )  # the host's own attention function refuses no call
-    if plan.shared is not None and context_parallel_active():
-        check_context_parallel(scheme, plan.shared.terms, plan.mask)
+    if plan.shared is not None:
+        plan.succeeded = plan.shared.scales_only  # the host's own attention function refuses no call
+        if context_parallel_active():
+            check_context_parallel(scheme, plan.shared.terms, plan.mask)
 
 
 def shared_rotation(plan: CallPlan) -> Rotate | None:

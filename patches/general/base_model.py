@@ -55,6 +55,6 @@ def unsupported(model: nn.Module) -> UnsupportedModel:
             "model around it finds an nn.Embedding. Define that method in the class of the model without a head."
         )
     return UnsupportedModel(
-        f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, or calls "
-        f"softmax and matmul in its own class, so it cannot be intercepted. {REMEDY}"
+        f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, so it "
+        f"cannot be intercepted. {REMEDY}"
     )
