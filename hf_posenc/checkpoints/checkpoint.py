@@ -151,6 +151,6 @@ class Checkpoint:
             return [requested]
         kind = self.config.get("model_type")
         config_class = CONFIG_MAPPING[kind] if kind in CONFIG_MAPPING else None  # noqa: SIM401  # `get` loads nothing
-        known = requested._model_mapping.get(config_class, ())
+        known = () if config_class is None else requested._model_mapping.get(config_class, ())
         classes = list(known) if isinstance(known, (list, tuple)) else [known]
         return sorted(classes, key=lambda cls: cls.__name__ not in self.architectures)
