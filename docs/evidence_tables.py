@@ -94,7 +94,7 @@ def real_table_with_costs() -> str:
     columns = ["time | peak, MiB | cache, MiB |", "---:|---:|---:|"]
     for scheme in ranked(real_losses()):
         time, peak, cache = costs[scheme]
-        columns.append(f"{time:.1f} | {peak / MIB:.0f} | {cache / MIB:.0f} |")
+        columns.append(f"{time:.2f} | {peak / MIB:.0f} | {cache / MIB:.0f} |")
     return "\n".join(f"{line}{' ' * line.endswith(' |')}{more}" for line, more in zip(lines, columns, strict=True))
 
 
