@@ -91,11 +91,11 @@ def real_table_with_costs() -> str:
     """Table of a real model, and what a prefill of the longest length costs: time, peak memory and KV cache."""
     lines = real_table().split("\n")
     costs = real_costs()
-    columns = ["time | peak, MiB | cache, MiB |", "---:|---:|---:|"]
+    columns = [" time | peak, MiB | cache, MiB |", "---:|---:|---:|"]
     for scheme in ranked(real_losses()):
         time, peak, cache = costs[scheme]
-        columns.append(f"{time:.2f} | {peak / MIB:.0f} | {cache / MIB:.0f} |")
-    return "\n".join(f"{line}{' ' * line.endswith(' |')}{more}" for line, more in zip(lines, columns, strict=True))
+        columns.append(f" {time:.2f} | {peak / MIB:.0f} | {cache / MIB:.0f} |")
+    return "\n".join(line + more for line, more in zip(lines, columns, strict=True))
 
 
 def real_costs() -> dict[str, tuple[float, int, int]]:

@@ -52,7 +52,9 @@ class Case:
         self.options = {name: value for name, value in options.items() if value is not None}
         self.asked = self.options if asked is None else asked
         self.dtype = dtype if isinstance(model, str) else next(model.parameters()).dtype
-        config, adapter = self._config_and_adapter()
+        base, adapter = self._base_and_adapter()
+        config = base.config
+        self.supports_sdpa = base._supports_sdpa
         self.trained_length = trained_length_of_patch(adapter, config, scheme, self.options)
         geometry = adapter.geometry(config, trained_length=self.trained_length, target_length=self.trained_length)
         self.geometry = geometry
@@ -154,11 +156,10 @@ class Case:
                 scheme = scheme_of(model)
         return scheme.needs_whole_text, scheme.randomises
 
-    def _config_and_adapter(self) -> tuple[Any, Any]:
+    def _base_and_adapter(self) -> tuple[Any, Any]:
         if isinstance(self.model, str) and self.model not in TINY_MODELS:
             raise ValueError(f"No tiny model is called {self.model!r}. There are {', '.join(TINY_MODELS)}.")
-        base, adapter = base_model_of(tiny_template(self.model) if isinstance(self.model, str) else self.model)
-        return base.config, adapter
+        return base_model_of(tiny_template(self.model) if isinstance(self.model, str) else self.model)
 
     def _rerun_command(self, check: str) -> str:
         if isinstance(self.model, str):

@@ -31,6 +31,7 @@ class Check:
         needs_copy: changes the model beyond repair, so `check_scheme` runs it on a deep copy.
         needs_cache: continues a text from a KV cache, which schemes that need the whole text refuse.
         needs_determinism: compares forward passes of different batches, which draw different random positions.
+        needs_sdpa: compares ``eager`` with ``sdpa``, which some models lack.
         slow: the default test run measures it on one scheme for each set of hooks only; the full run on all.
         needs_name: stores the scheme's name, so the scheme must be registered.
         package: name of an optional package without which the check cannot run.
@@ -43,6 +44,7 @@ class Check:
     needs_copy: bool = False
     needs_cache: bool = False
     needs_determinism: bool = False
+    needs_sdpa: bool = False
     slow: bool = False
     needs_name: bool = False
     package: str | None = None
@@ -52,7 +54,9 @@ class Check:
         """Whether the check is defined for this case and its optional package is installed."""
         if (self.causal_only and not case.causal) or (self.needs_name and not case.is_registered):
             return False
-        if self.package is not None and find_spec(self.package) is None:
+        if (self.needs_sdpa and not case.supports_sdpa) or (
+            self.package is not None and find_spec(self.package) is None
+        ):
             return False
         return not (self.needs_cache and case.needs_whole_text) and not (self.needs_determinism and case.randomises)
 
