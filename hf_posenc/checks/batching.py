@@ -15,7 +15,7 @@ Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
 
 
-@register_check("batch", needs_determinism=True)
+@register_check("batch", needs=("is_deterministic",))
 def single_equals_batched(case: Case, side: Side = "left") -> Measured:
     """A text on its own equals the same text in a batch with longer ones, padded on one side."""
     with case.patched() as model:
@@ -31,7 +31,7 @@ def single_equals_batched(case: Case, side: Side = "left") -> Measured:
     return value, f"{where}, padded on the {side}, rows of {lengths}"
 
 
-@register_check("padding", needs_determinism=True)
+@register_check("padding", needs=("is_deterministic",))
 def padding_has_no_effect(case: Case, side: Side = "left", width: int = 5) -> Measured:
     """A text with ``width`` pad tokens on one side equals the text without padding."""
     with case.patched() as model:
@@ -42,7 +42,7 @@ def padding_has_no_effect(case: Case, side: Side = "left", width: int = 5) -> Me
     return value, f"{where}, {width} pads on the {side}"
 
 
-@register_check("packed", causal_only=True, needs_determinism=True)
+@register_check("packed", needs=("causal", "is_deterministic"))
 def packed_equals_separate(case: Case) -> Measured:
     """Documents packed into one row, separated by ``position_ids`` that restart at 0, equal the separate documents.
 

@@ -17,7 +17,7 @@ NEAR_POWERS_OF_TWO = tuple(near for power in (64, 128, 256, 512) for near in (po
 LONG_TEXT = NEAR_POWERS_OF_TWO[-1] + 4
 
 
-@register_check("cache", causal_only=True, needs_cache=True)
+@register_check("cache", needs=("causal", "continues_texts"))
 def cached_equals_uncached(
     case: Case, cache: type[Cache] = DynamicCache, cut: int | None = None, step: int | None = None
 ) -> Measured:
@@ -39,7 +39,7 @@ def cached_equals_uncached(
     return value, f"{where}, {cache.__name__}, first chunk of {first}"
 
 
-@register_check("long_text", causal_only=True, needs_cache=True, slow=True)
+@register_check("long_text", needs=("causal", "continues_texts"), slow=True)
 def long_text_cached_equals_uncached(case: Case) -> Measured:
     """A text of 520 tokens, in cached chunks that end near powers of two, equals the same text in one forward pass.
 
@@ -54,7 +54,7 @@ def long_text_cached_equals_uncached(case: Case) -> Measured:
         return max_deviation(cached, forward(model, tokens))
 
 
-@register_check("cache_reorder", causal_only=True, needs_cache=True)
+@register_check("cache_reorder", needs=("causal", "continues_texts"))
 def reordered_cache_equals_uncached(case: Case, cache: type[Cache] = DynamicCache) -> Measured:
     """After `Cache.reorder_cache`, as beam search calls it, decoding equals a forward pass of the reordered texts."""
     with case.patched() as model:
@@ -71,7 +71,7 @@ def reordered_cache_equals_uncached(case: Case, cache: type[Cache] = DynamicCach
     return value, f"{where} after reordering, {cache.__name__}"
 
 
-@register_check("padded_decoding", causal_only=True, needs_cache=True)
+@register_check("padded_decoding", needs=("causal", "continues_texts"))
 def padded_decoding_equals_unpadded(case: Case, cache: type[Cache] = DynamicCache) -> Measured:
     """Cached decoding of a left-padded batch, as in `generate`, equals a forward pass of each row without padding."""
     with case.patched() as model:
@@ -88,7 +88,7 @@ def padded_decoding_equals_unpadded(case: Case, cache: type[Cache] = DynamicCach
     return value, f"{where}, {cache.__name__}"
 
 
-@register_check("position_ids", causal_only=True, needs_cache=True, needs_determinism=True)
+@register_check("position_ids", needs=("causal", "continues_texts", "is_deterministic"))
 def position_ids_hold_in_cache(case: Case, cache: type[Cache] = DynamicCache) -> Measured:
     """Cached chunks of texts with ``position_ids`` that have gaps equal one forward pass.
 
@@ -119,7 +119,7 @@ def position_ids_hold_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
     return value, f"{where}, {cache.__name__}, position_ids with gaps"
 
 
-@register_check("custom_mask", causal_only=True, needs_cache=True, slow=True)
+@register_check("custom_mask", needs=("causal", "continues_texts"), slow=True)
 def custom_mask_holds_in_cache(case: Case, cache: type[Cache] = DynamicCache) -> Measured:
     """Cached chunks under a 4-D attention mask ``[batch, 1, query, key]`` equal one forward pass."""
     with case.patched() as model:

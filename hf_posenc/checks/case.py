@@ -6,7 +6,7 @@ import copy
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
 from hf_posenc.checks.tolerances import Deviation, tolerance_of
 from hf_posenc.core.plugins import imported_files
 from hf_posenc.core.torch_state import evaluation_mode, fixed_seed
+from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.patching.layer_schemes import trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
@@ -54,7 +55,7 @@ class Case:
         self.dtype = dtype if isinstance(model, str) else next(model.parameters()).dtype
         base, adapter = self._base_and_adapter()
         config = base.config
-        self.supports_sdpa = base._supports_sdpa
+        self.supports_sdpa, self.checkpoints_activations = base._supports_sdpa, base.supports_gradient_checkpointing
         self.trained_length = trained_length_of_patch(adapter, config, scheme, self.options)
         geometry = adapter.geometry(config, trained_length=self.trained_length, target_length=self.trained_length)
         self.geometry = geometry
@@ -78,14 +79,19 @@ class Case:
         return set(self.scheme_name.split("+")) <= known
 
     @property
-    def needs_whole_text(self) -> bool:
-        """Whether the scheme refuses to continue a text from a KV cache."""
+    def continues_texts(self) -> bool:
+        """Whether the scheme continues a text from a KV cache, which schemes that need the whole text refuse."""
         return self._traits[0]
 
     @property
-    def randomises(self) -> bool:
-        """Whether the scheme draws new random positions in every forward pass."""
+    def is_deterministic(self) -> bool:
+        """Whether different forward passes have the same positions, which are random under some schemes."""
         return self._traits[1]
+
+    @property
+    def compiles_whole(self) -> bool:
+        """Whether `torch.compile` makes one graph of the patched model, and leaves no intercepted attention out."""
+        return self._traits[2]
 
     def tolerance(self, check: str) -> float:
         """Largest deviation of a check that counts as rounding, for this case's dtype, model and scheme."""
@@ -147,14 +153,13 @@ class Case:
         return length if self.table is None else min(length, self.table)
 
     @cached_property
-    def _traits(self) -> tuple[bool, bool]:
-        """`needs_whole_text` and `randomises` of the scheme; a loaded model may already be patched."""
-        if not isinstance(self.model, str) and is_patched(self.model):
-            scheme = scheme_of(self.model)
-        else:
-            with self.patched() as model:
-                scheme = scheme_of(model)
-        return scheme.needs_whole_text, scheme.randomises
+    def _traits(self) -> tuple[bool, bool, bool]:
+        """`continues_texts`, `is_deterministic` and `compiles_whole`; a loaded model may already be patched."""
+        is_loaded = not isinstance(self.model, str) and is_patched(self.model)
+        with nullcontext(self.model) if is_loaded else self.patched() as model:
+            scheme = scheme_of(model)
+            whole = all(layer.compiles_whole for layer in model.modules() if isinstance(layer, PatchedLayer))
+        return not scheme.needs_whole_text, not scheme.randomises, whole
 
     def _base_and_adapter(self) -> tuple[Any, Any]:
         if isinstance(self.model, str) and self.model not in TINY_MODELS:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 
-@register_check("saving", needs_copy=True, needs_name=True)
+@register_check("saving", needs=("is_registered",), needs_copy=True)
 def saved_equals_loaded(case: Case) -> Measured:
     """Outputs of a patched model are bit-equal after saving and loading."""
     with case.patched() as model, TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def native_export_equals_patched(case: Case) -> Measured:
         return max_deviation(forward(native, tokens), forward(model, tokens))
 
 
-@register_check("lora", needs_copy=True, slow=True, needs_name=True, package="peft")
+@register_check("lora", needs=("is_registered",), needs_copy=True, slow=True, package="peft")
 def lora_works_with_scheme(case: Case) -> Measured:
     """LoRA added before the patch equals LoRA added after it, merged, and loaded from its folder.
 

@@ -23,7 +23,7 @@ from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.checks.training import gradients, max_gradient_deviation
 
 
-@register_check("formula", needs_determinism=True, slow=True)
+@register_check("formula", needs=("is_deterministic",), slow=True)
 def matches_definition(case: Case) -> Measured:
     """Prefill, padded batches and cached decoding equal the scheme's formula, computed densely in float64.
 
@@ -43,14 +43,14 @@ def matches_definition(case: Case) -> Measured:
             for row, exact in enumerate(expected):
                 unpadded = batched[row : row + 1, mask[row].bool()]
                 measured.append((*max_deviation(unpadded, exact), f"batch padded on the {side}"))
-        if case.causal and not case.needs_whole_text:
+        if case.causal and case.continues_texts:
             cache = new_cache(DynamicCache, model, length)
             sizes = chunk_sizes(min(case.trained_length - 1, length), 1, length)
             measured.append((*max_deviation(forward_in_chunks(model, texts[0], cache, sizes), expected[0]), "decoding"))
     return worst(measured)
 
 
-@register_check("formula_gradients", needs_determinism=True, slow=True)
+@register_check("formula_gradients", needs=("is_deterministic",), slow=True)
 def gradients_match_definition(case: Case) -> Measured:
     """Gradients of every parameter, including the scheme's own, equal those of the formula.
 
@@ -64,7 +64,7 @@ def gradients_match_definition(case: Case) -> Measured:
     return max_gradient_deviation(measured, expected)
 
 
-@register_check("backend", needs_sdpa=True)
+@register_check("backend", needs=("supports_sdpa",))
 def backends_agree(case: Case) -> Measured:
     """``eager`` equals ``sdpa`` on one text, on batches padded on either side, and in cached decoding."""
     with case.patched() as model:
@@ -84,7 +84,7 @@ def outputs_by_call(model: PreTrainedModel, length: int, case: Case) -> dict[str
     for side in SIDES:
         tokens, mask = pad_batch([text, random_tokens(model, length // 2, seed=1)], length, side)
         outputs[f"batch padded on the {side}"] = (forward(model, tokens, attention_mask=mask), mask.bool())
-    if case.causal and not case.needs_whole_text:
+    if case.causal and case.continues_texts:
         cache = new_cache(DynamicCache, model, length)
         decoded = forward_in_chunks(model, text, cache, chunk_sizes(length - 3, 1, length))
         outputs["decoding"] = (decoded, all_tokens)

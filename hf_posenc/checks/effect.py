@@ -77,7 +77,7 @@ def unchanged_where_promised(case: Case) -> Measured:
         return max_deviation(after[:, :unchanged], forward(model, tokens)[:, :unchanged])
 
 
-@register_check("causality", causal_only=True)
+@register_check("causality", needs=("causal",))
 def future_has_no_effect(case: Case) -> Measured:
     """Changing a token changes no earlier output, bit for bit: its attention weight there is exactly zero."""
     with case.patched() as model:
@@ -108,14 +108,14 @@ def forward_is_stateless(case: Case) -> Measured:
         forward(model, longer[:, :LONGEST])
         gradients(model, tokens.shape[1])
         measured = [(*max_deviation(forward(model, tokens), before), "after other texts")]
-        if not case.randomises:
+        if case.is_deterministic:
             measured.append((*max_deviation(forward(model, tokens, seed=1), before), "with another seed"))
             advanced = float(_advances_torch_rng(model, tokens))
             measured.append((advanced, "no token", "torch's random generator was advanced"))
     return worst(measured)
 
 
-@register_check("training_mode", needs_determinism=True)
+@register_check("training_mode", needs=("is_deterministic",))
 def training_mode_equals_evaluation(case: Case) -> Measured:
     """Outputs are bit-equal with the scheme, but not the rest of the model, in training mode."""
     with case.patched() as model:

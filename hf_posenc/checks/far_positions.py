@@ -22,7 +22,7 @@ STARTS = (1_000, 10_000, 100_000, 1_000_000)
 LENGTH = 12  # tokens
 
 
-@register_check("far_positions", needs_determinism=True, slow=True)
+@register_check("far_positions", needs=("is_deterministic",), slow=True)
 def far_positions_match_definition(case: Case) -> Measured:
     """Outputs of a short text at positions up to a million equal the formula.
 

@@ -26,7 +26,7 @@ NEW = 8
 BEAMS = 3
 
 
-@register_check("cache_crop", causal_only=True, needs_cache=True, slow=True)
+@register_check("cache_crop", needs=("causal", "continues_texts"), slow=True)
 def cropped_cache_equals_uncached(case: Case) -> Measured:
     """After `Cache.crop`, decoding other tokens equals a forward pass of the edited text."""
     with case.patched() as model:
@@ -47,7 +47,7 @@ def cropped_cache_equals_uncached(case: Case) -> Measured:
     return value, f"{where} after cropping"
 
 
-@register_check("generate", causal_only=True, needs_cache=True, slow=True)
+@register_check("generate", needs=("causal", "continues_texts"), slow=True)
 def generate_chooses_best_tokens(case: Case) -> Measured:
     """Greedy and assisted decoding choose the tokens with the best logits of a forward pass; beam scores are right.
 
@@ -111,7 +111,7 @@ MAX_BATCH_TOKENS = 24  # small, so the batch splits prompts and mixes tokens of 
 
 
 @register_check(
-    "continuous_batching", causal_only=True, needs_cache=True, slow=True, package="psutil"
+    "continuous_batching", needs=("causal", "continues_texts"), slow=True, package="psutil"
 )  # transformers measures memory with psutil
 def continuous_batching_equals_forward(case: Case) -> Measured:
     """Tokens and log-probabilities of `generate_batch` equal those of a forward pass of each text on its own."""

@@ -30,7 +30,7 @@ MAX_GRAPHS = 2  # torch.compile specialises on the first length, and makes it dy
 Graph = Callable[[Tensor], Tensor]
 
 
-@register_check("torch_export", needs_determinism=True, slow=True, needs_copy=True)
+@register_check("torch_export", needs=("is_deterministic",), slow=True, needs_copy=True)
 def exported_equals_eager(case: Case) -> Measured:
     """One program of `torch.export` with a dynamic length equals the eager model on several lengths."""
 
@@ -42,7 +42,7 @@ def exported_equals_eager(case: Case) -> Measured:
     return _graph_deviation(case, export)
 
 
-@register_check("jit_trace", needs_determinism=True, slow=True, needs_copy=True)
+@register_check("jit_trace", needs=("is_deterministic",), slow=True, needs_copy=True)
 def traced_equals_eager(case: Case) -> Measured:
     """`torch.jit.trace` of one text equals the eager model on other texts of the same and of other lengths."""
 
@@ -54,7 +54,7 @@ def traced_equals_eager(case: Case) -> Measured:
     return _graph_deviation(case, trace)
 
 
-@register_check("recompilation", needs_determinism=True, slow=True, needs_copy=True)
+@register_check("recompilation", needs=("is_deterministic", "compiles_whole"), slow=True, needs_copy=True)
 def lengths_share_graphs(case: Case) -> Measured:
     """`torch.compile` compiles at most two graphs for texts of many lengths.
 
@@ -106,7 +106,7 @@ FLEX = "flex_attention"
 
 
 @register_check(
-    "torch_compile", needs_determinism=True, slow=True, needs_copy=True
+    "torch_compile", needs=("is_deterministic", "compiles_whole"), slow=True, needs_copy=True
 )  # torch.compile leaves an attribute on the model
 def compiled_equals_eager(case: Case) -> Measured:
     """``torch.compile(fullgraph=True)``, run without code generation, equals the eager model.
@@ -120,7 +120,7 @@ def compiled_equals_eager(case: Case) -> Measured:
     return _graph_deviation(case, compiled, [case.trained_length + 5])
 
 
-@register_check("flex_attention", needs_determinism=True, slow=True)
+@register_check("flex_attention", needs=("is_deterministic",), slow=True)
 def flex_agrees(case: Case) -> Measured:
     """FlexAttention, uncompiled, equals the model's own attention backend, or refuses the scheme."""
     with case.patched() as model:

@@ -31,7 +31,7 @@ def offloaded_equals_resident(case: Case) -> Measured:
         for call in ("first call", "second call"):
             deviation = max_deviation(forward(offloaded, tokens), forward(model, tokens))
             measured.append((*deviation, f"patched, then offloaded, {call}"))
-        if case.causal and not case.needs_whole_text:
+        if case.causal and case.continues_texts:
             measured.append((*max_deviation(decode(offloaded, tokens), decode(model, tokens)), "decoding"))
     with case.unpatched() as model:
         offloaded = offload(copy.deepcopy(model))
@@ -90,7 +90,7 @@ def config_edits_have_no_effect(case: Case) -> Measured:
     """Outputs are bit-equal after an edit of any configuration entry about positions, with and without a cache."""
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 6, model))
-        continues = case.causal and not case.needs_whole_text
+        continues = case.causal and case.continues_texts
         sizes = [tokens.shape[1] - 2, 1, 1]
         before = forward(model, tokens)
         decoded = forward_in_chunks(model, tokens, DynamicCache(), sizes) if continues else None

@@ -32,7 +32,7 @@ STARTS = (0, 7_000)  # near 7,000, consecutive bfloat16 numbers are 32 apart
 FLOOR = 0.25  # smallest torch error that counts, in units of one rounding of the largest output
 
 
-@register_check("precision", needs_determinism=True, slow=True)
+@register_check("precision", needs=("is_deterministic",), slow=True)
 def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> Measured:
     """RMS error of every layer's attention divided by the error of the formula in torch, both against float64.
 

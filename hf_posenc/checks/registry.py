@@ -27,38 +27,25 @@ class Check:
     Attributes:
         name: name for ``hf-posenc check --checks NAME`` and for the tables in `hf_posenc.checks.tolerances`.
         function: measures a case; the defaults of its other parameters are what `check_scheme` measures.
-        causal_only: applies to decoders only.
+        needs: attributes of `Case` that must be true.
         needs_copy: changes the model beyond repair, so `check_scheme` runs it on a deep copy.
-        needs_cache: continues a text from a KV cache, which schemes that need the whole text refuse.
-        needs_determinism: compares forward passes of different batches, which draw different random positions.
-        needs_sdpa: compares ``eager`` with ``sdpa``, which some models lack.
         slow: the default test run measures it on one scheme for each set of hooks only; the full run on all.
-        needs_name: stores the scheme's name, so the scheme must be registered.
         package: name of an optional package without which the check cannot run.
         trained_length: upper limit of the trained length in `check_scheme`; None to keep the lengths of the patch.
     """
 
     name: str
     function: Callable[..., Measured]
-    causal_only: bool = False
+    needs: tuple[str, ...] = ()
     needs_copy: bool = False
-    needs_cache: bool = False
-    needs_determinism: bool = False
-    needs_sdpa: bool = False
     slow: bool = False
-    needs_name: bool = False
     package: str | None = None
     trained_length: int | None = SHORT_TRAINED_LENGTH
 
     def applies_to(self, case: Case) -> bool:
         """Whether the check is defined for this case and its optional package is installed."""
-        if (self.causal_only and not case.causal) or (self.needs_name and not case.is_registered):
-            return False
-        if (self.needs_sdpa and not case.supports_sdpa) or (
-            self.package is not None and find_spec(self.package) is None
-        ):
-            return False
-        return not (self.needs_cache and case.needs_whole_text) and not (self.needs_determinism and case.randomises)
+        installed = self.package is None or find_spec(self.package) is not None
+        return installed and all(getattr(case, name) for name in self.needs)
 
     def __call__(self, case: Case, **parameters: Any) -> Deviation:
         """Measure a case, with the function's default parameters unless others are given."""

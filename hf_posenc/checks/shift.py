@@ -37,7 +37,7 @@ TOLERANCE = 1e-4  # largest difference in positions between equal terms of a tex
 MIN_LOG_WEIGHT = math.log(1e-6)  # smaller attention weights are zeros or rounding errors
 
 
-@register_check("shift", needs_determinism=True, slow=True)
+@register_check("shift", needs=("is_deterministic",), slow=True)
 def shifted_positions_match_claim(case: Case) -> Measured:
     """Outputs of a shifted text equal the unshifted ones if the scheme claims that only distances matter.
 
@@ -54,7 +54,7 @@ def shifted_positions_match_claim(case: Case) -> Measured:
     return worst(measured or [(0.0, "no token", "no position is left")])
 
 
-@register_check("distance", needs_determinism=True, slow=True)
+@register_check("distance", needs=("is_deterministic",), slow=True)
 def equal_distances_score_equally(case: Case) -> Measured:
     """In a text of one repeated token, first-layer log-odds of adjacent keys depend on their distance alone.
 

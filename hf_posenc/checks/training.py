@@ -24,7 +24,7 @@ def learned_parameters_get_gradients(case: Case) -> Measured:
     return float(len(wrong)), ", ".join(wrong[:5]) or "no parameter"
 
 
-@register_check("gradient_checkpointing", needs_copy=True)
+@register_check("gradient_checkpointing", needs=("checkpoints_activations",), needs_copy=True)
 def checkpointing_changes_no_gradient(case: Case, reentrant: bool = False) -> Measured:
     """Gradients with and without gradient checkpointing are equal, relative to each gradient's largest entry.
 
@@ -97,7 +97,7 @@ DIRECTIONS = 3
 MIN_RELATIVE_NORM, MIN_NORM = 0.1, 1e-6
 
 
-@register_check("finite_differences", needs_determinism=True, slow=True)
+@register_check("finite_differences", needs=("is_deterministic",), slow=True)
 def gradients_match_finite_differences(case: Case) -> Measured:
     """The gradient of every learned parameter equals a central difference quotient in three random directions.
 

@@ -25,6 +25,7 @@ class PatchedLayer(nn.Module):
         dropout_name: name of the attribute with the dropout of attention weights, a module or a probability.
         flattens_ids: whether the base model reads ids with more axes, such as ``[batch, choice, token]``, as rows.
         batches_continuously: whether the model passes the keywords of continuous batching on to its attention.
+        compiles_whole: whether `torch.compile` can follow the attention; else its graph ends there.
     """
 
     layer_idx: int | None
@@ -37,6 +38,7 @@ class PatchedLayer(nn.Module):
     dropout_name: ClassVar[str] = "attention_dropout"
     flattens_ids: ClassVar[bool] = False
     batches_continuously: ClassVar[bool] = True
+    compiles_whole: ClassVar[bool] = True
 
     @property
     def scheme(self) -> Scheme:

@@ -102,23 +102,30 @@ def one(name: str) -> list[Family]:
     with without_weights():
         model = cls(config)
     of_class: list[Kind] = [kind for kind, classes in CLASSES.items() if cls.__name__ in classes.values()]
-    kind: Kind = of_class[0] if of_class else "causal"
-    return [look_at(model, config.model_type, kind)]
+    return [look_at(model, config.model_type, of_class[0] if of_class else None)]
 
 
-def look_at(model: Any, model_type: str, kind: Kind) -> Family:
-    """Examine a model for its family."""
+def look_at(model: Any, model_type: str, kind: Kind | None) -> Family:
+    """Examine a model for its family. A class that transformers does not know is of the kind that is observed."""
     try:
         stacks = geometries(model)
+        kind = kind or observed_kind(stacks)
     except PosEncError as error:
-        return Family(model_type, kind, "refused", _first_sentence(error))
+        return Family(model_type, kind or "causal", "refused", _first_sentence(error))
     except Exception as error:  # a forward pass may raise anything with a default configuration
-        return Family(model_type, kind, "not built", f"{type(error).__name__}: {_first_sentence(error)}")
+        return Family(model_type, kind or "causal", "not built", f"{type(error).__name__}: {_first_sentence(error)}")
     partly = any(geometry.mixes_otherwise for geometry in stacks.values())
     words = {name: described(geometry) for name, geometry in stacks.items()}
     alike = len(set(words.values())) == 1
     detail = next(iter(words.values())) if alike else " | ".join(f"{name}: {text}" for name, text in words.items())
     return Family(model_type, kind, "attention layers" if partly else "exact", detail, len(defined_on(stacks)))
+
+
+def observed_kind(stacks: Mapping[str, Geometry]) -> Kind:
+    """Return the kind of a model with these stacks."""
+    if len(stacks) > 1:
+        return "seq2seq"
+    return "causal" if all(geometry.causal for geometry in stacks.values()) else "masked"
 
 
 def schemes_of(model_type: str) -> list[SchemeRecord]:

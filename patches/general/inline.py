@@ -129,6 +129,7 @@ class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
     """Mixin for inline attention in a patched model: `attend_as_patched` computes the attention."""
 
     config = PlacedAttention.config
+    compiles_whole = False  # see `run_inline`
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward, in which the scheme computes the scores and updates the KV cache."""

@@ -59,7 +59,7 @@ COMPOSED = [
 ]
 ALL_CASES = [*CASES, *COMPOSED]
 DECODERS = [case for case in ALL_CASES if case.causal]
-CACHEABLE = [case for case in DECODERS if not case.needs_whole_text]
+CACHEABLE = [case for case in DECODERS if case.continues_texts]
 
 
 def hooks_of(case: Case) -> tuple[str, ...]:

@@ -13,13 +13,15 @@ from transformers import Gemma3Config, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.models.t5 import modeling_t5
 
-from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc import describe, from_pretrained, load_starter, patch_model, unpatch_model
+from hf_posenc.checks import Case, applicable_checks
+from hf_posenc.insight.families import one
 from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patching.preconditions import check_single_model
 from hf_posenc.patching.state import base_model_of
 
 from .test_families import assert_close
-from .tiny import cached, random_model, tiny_config, tokens
+from .tiny import cached, random_model, tiny, tiny_config, tokens
 
 
 def gemma3(**options: Any) -> PreTrainedModel:
@@ -78,3 +80,17 @@ def test_a_table_of_places_in_an_image_reads_no_tokens(model_type: str) -> None:
     base = base_model_of(model)[0]
     check_single_model(model, base)
     assert base.config.model_type == "llama"
+
+
+@pytest.mark.parametrize(("model", "kind"), [("bert", "masked"), ("llama", "causal")])
+def test_the_kind_of_a_model_without_a_head_is_observed(model: str, kind: str, tmp_path: Path) -> None:
+    load_starter(model)[0].base_model.save_pretrained(tmp_path)
+    assert [family.kind for family in one(str(tmp_path))] == [kind]
+
+
+def test_checks_of_what_a_model_cannot_do_do_not_apply() -> None:
+    """XLM has no gradient checkpointing, and `torch.compile` cannot follow its intercepted attention."""
+    needed = {"gradient_checkpointing", "torch_compile", "recompilation"}
+    for model, expected in (("xlm", set()), ("llama", needed)):
+        names = {check.name for check in applicable_checks(Case(tiny(model), "alibi"))}
+        assert names & needed == expected
