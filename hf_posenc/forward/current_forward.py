@@ -37,7 +37,10 @@ def schemes_of_base(base: nn.Module) -> list[Scheme]:
 
 
 class CurrentForwards(threading.local):
-    """The current forward pass of each base model in this thread, as a weak reference."""
+    """The current forward pass of each base model in this thread, as a weak reference.
+
+    The key is the first attention module: `torch.export` calls a stand-in of the base model with the same attributes.
+    """
 
     def __init__(self) -> None:
         self.forwards: weakref.WeakKeyDictionary[nn.Module, weakref.ref[ForwardContext]] = weakref.WeakKeyDictionary()
@@ -53,12 +56,12 @@ def counts_columns(base: nn.Module) -> bool:
 
 def set_current_forward(base: nn.Module, forward: ForwardContext) -> None:
     """Set the current forward pass of a base model."""
-    _CURRENT.forwards[base] = weakref.ref(forward)
+    _CURRENT.forwards[base.__dict__[ATTENTIONS][0]] = weakref.ref(forward)
 
 
 def current_forward(base: nn.Module) -> ForwardContext | None:
     """The current forward pass of a base model; None outside of a forward pass."""
-    reference = _CURRENT.forwards.get(base)
+    reference = _CURRENT.forwards.get(base.__dict__[ATTENTIONS][0])
     return None if reference is None else reference()
 
 

@@ -43,9 +43,11 @@ class Interception(TorchFunctionMode):
 
     def _are_query_and_key(self, query: Any, key: Any) -> bool:
         """Whether two factors can be the queries of all tokens and the transposed keys, at least as many."""
-        if not all(isinstance(x, Tensor) and x.ndim >= 3 and len(x) % self.shape[0] == 0 for x in (query, key)):
+        rows = self.shape[0]  # by `shape`: `len` would fix the number of rows of a traced graph
+        if not all(isinstance(x, Tensor) and x.ndim >= 3 and x.shape[0] % rows == 0 for x in (query, key)):
             return False
-        return query.shape[-2] in self.shape[1:] and len(query) == len(key) and key.shape[-1] >= query.shape[-2]
+        has_tokens = query.shape[-2] in self.shape[1:] and key.shape[-1] >= query.shape[-2]
+        return has_tokens and query.shape[0] == key.shape[0]
 
     def times_values(self, scores: PendingScores, values: Tensor) -> Tensor:
         """Output of the attention function for the recorded scores, in the shape of their product with ``values``."""

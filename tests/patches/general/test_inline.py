@@ -127,3 +127,14 @@ def test_positions_by_cells_of_a_table() -> None:
 def test_other_attention_is_refused(name: str, why: str) -> None:
     with pytest.raises(UnsupportedModel, match=why):
         patch_model(tiny(name, masked=name != "openai-gpt"), "host")
+
+
+def test_a_graph_is_for_any_number_of_rows() -> None:
+    model = tiny("xlm")
+    patch_model(model, "alibi", factor=2)
+    ids = tokens(24)
+    any_size = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    call = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    graph = torch.export.export(model, (), call, dynamic_shapes=dict.fromkeys(call, any_size), strict=False).module()
+    other = {"input_ids": ids[:1, :9], "attention_mask": torch.ones(1, 9, dtype=torch.long)}
+    assert (graph(**other).logits - model(**other).logits).abs().max() < 1e-5
