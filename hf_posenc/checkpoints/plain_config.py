@@ -140,7 +140,7 @@ def check_rotates(config: Any, adapter: Any) -> None:
     if adapter.geometry(config, trained_length=1, target_length=1).rotary is None:
         raise NotExpressible(
             f"transformers does not rotate queries and keys in a {config.model_type}, so it states no scheme there. "
-            "Pass to='auto' (--to auto) for some schemes of GPT-2, or to='bundle' for any scheme of any model."
+            "to='auto' (--to auto) writes some schemes of GPT-2, to='bundle' any scheme of a model of transformers."
         )
 
 
