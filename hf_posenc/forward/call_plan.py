@@ -38,7 +38,8 @@ from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import KEYWORD, ForwardContext, context_of, in_steps_of_one, past_and_keys
 from hf_posenc.forward.rotate_decode import KeysAtRead, NoRotation, keys_at_read
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
-from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer, SchemeTraits, SharedTerms, scheme_traits, shared_terms
+from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer, SchemeTraits, scheme_traits, shared_terms
+from hf_posenc.forward.split_terms import SplitTerms
 from hf_posenc.forward.text_borders import separate_texts
 from hf_posenc.forward.validate_inputs import refuse_keyword
 from hf_posenc.schemes.base import Scheme
@@ -79,7 +80,7 @@ class CallPlan:
     paged: bool
     traits: SchemeTraits
     rotate: Rotate | None = None
-    shared: SharedTerms | None = None
+    shared: SplitTerms | None = None
     function: Callable[..., AttentionOutput] | None = None
     compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
     at_read: KeysAtRead | None = None

@@ -16,7 +16,8 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
-from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
+from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
+from hf_posenc.forward.split_terms import SplitTerms
 from hf_posenc.insight.plots.registry import Target, position_range
 from hf_posenc.schemes.base import Scheme
 
@@ -110,15 +111,15 @@ def attention_call(
         ctx: positions of the tokens.
         last: number of query rows, the last ones; None for all.
     """
-    queries, keys, values = rotated(scheme, q, k, v, ctx)
+    queries, copies, values = rotate_regions(region_rotations(scheme, ctx), q, k, v)
     extra = scheme.extra_key_channels(ctx)
     ctx = ctx if extra is None else replace(ctx, extra_key_channels=extra.float())
     if last is not None:
         queries = tuple(one[:, :, -last:] for one in queries)
         ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
-    queries, terms = scaled(queries, scheme.terms(ctx))
-    copies = copies_of(keys, terms.regions)
-    return AttentionCall(queries, copies, values, terms, ctx, None, scheme.geometry.head_dim**-0.5)
+    split = SplitTerms.of(scheme.terms(ctx))
+    queries, keys = split.scaled(queries), split.keys_by_region(copies)
+    return AttentionCall(queries, keys, values, split.terms, ctx, None, scheme.geometry.head_dim**-0.5)
 
 
 def remaps(target: Target) -> bool:
