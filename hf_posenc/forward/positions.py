@@ -47,8 +47,8 @@ class ForwardContext:
         cached: whether the base model got a KV cache that its attention modules must write to.
         caller_mask: whether the caller passed a mask ``[batch or 1, heads or 1, query, token]`` over the whole text.
         memos: values shared by layers on one device with the same number of keys.
-        plans: plans of calls, shared by layers with the same scheme, device and cache state
-            (`hf_posenc.forward.call_plan`). Plans refer to memos; inside a memo they would be a reference cycle.
+        plans: plans of calls by device and cache state, then by scheme (`hf_posenc.forward.call_plan`). Plans refer to
+            memos; inside a memo they would be a reference cycle.
     """
 
     padding: Tensor | None
@@ -64,7 +64,7 @@ class ForwardContext:
     text_keys: Tensor | None = None
     cached: bool = False
     memos: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict)
-    plans: dict[Hashable, Any] = field(default_factory=dict)
+    plans: dict[Hashable, dict[Any, Any]] = field(default_factory=dict)
 
 
 def context_of(
@@ -75,7 +75,7 @@ def context_of(
     forward: ForwardContext,
     *,
     causal: bool,
-    sizes: tuple[int | Tensor, int] | None = None,
+    sizes: tuple[int | Tensor, int],
 ) -> PositionContext:
     """Positions of one attention call. Call it before the cache takes the new keys: a static cache counts in place.
 
@@ -86,10 +86,9 @@ def context_of(
         position_ids: ``[batch or 1, query]``, if the model passed them.
         forward: context of the forward pass.
         causal: whether the module is a decoder's.
-        sizes: `past_and_keys` of the call, if known.
+        sizes: `past_and_keys` of the call.
     """
-    length, device = query.shape[2], query.device
-    past, keys = past_and_keys(cache, layer, length) if sizes is None else sizes
+    length, device, (past, keys) = query.shape[2], query.device, sizes
     evicting = evicting_layer(cache, layer)
     gaps = evicting is not None and evicting.gaps
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.core.tracing import is_either, is_traced
 from hf_posenc.errors import InvalidInput, UnknownKeyword, shown
+from hf_posenc.forward.text_borders import CU_SEQ_LENS, MAX_LENGTHS, TEXT_OF_TOKEN
 from hf_posenc.schemes.base import Scheme
 
 ID_TYPES = (torch.int64, torch.int32)  # what `torch.nn.functional.embedding` takes
@@ -161,7 +162,7 @@ HARMLESS = frozenset(
         *("pixel_values", "pixel_values_videos", "image_sizes", "input_features", "feature_attention_mask"),
     )
 )
-PACKED_TEXT_KEYWORDS = frozenset(("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"))
+PACKED_TEXT_KEYWORDS = frozenset((*CU_SEQ_LENS, *MAX_LENGTHS, TEXT_OF_TOKEN))
 BUILT_IN_BACKENDS = ("eager", "sdpa", "flex_attention")  # transformers' own, besides FlashAttention
 _PARAMETERS: dict[type, frozenset[str]] = {}
 
