@@ -39,7 +39,7 @@ class ForwardContext:
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
         moved: positions that the scheme changed, ``[batch or 1, query]``; None if it changed none.
         keys: positions of all keys, cached ones included; None without a cache, or if no layer reads them.
-        counted: whether positions count on from the cache, as the model itself counts; False while tracing.
+        are_indices: whether positions are the indices of the tokens in the text; False while tracing.
         positions: positions of the new tokens, ``[batch or 1, query]``, moved by the scheme.
         weights: whether attention weights are requested, for modules that no keyword reaches.
         texts: number of each token's text, ``[batch or 1, query]``, if masks must separate packed texts; else None.
@@ -56,7 +56,7 @@ class ForwardContext:
     coordinates: Tensor | None = None
     moved: Tensor | None = None
     keys: CachedPositions | None = None
-    counted: bool = False
+    are_indices: bool = False
     caller_mask: bool = False
     positions: Tensor | None = None
     weights: bool = False
@@ -92,7 +92,7 @@ def context_of(
     evicting = evicting_layer(cache, layer)
     gaps = evicting is not None and evicting.gaps
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
-    if forward.counted and not gaps and isinstance(past, int) and keys == past + length:  # positions are indices
+    if forward.are_indices and not gaps and isinstance(past, int) and keys == past + length:
         memo = forward.memos.setdefault((device, keys), {})
         all_positions: Any = memo.get(KEYWORD)
         if all_positions is None:

@@ -109,30 +109,19 @@ def check_position_ids(positions: Any, tokens: Tensor) -> None:
         )
 
 
-def positions_in_range(positions: Tensor, padding: Tensor | None) -> Tensor:
-    """Check the range of a caller's positions ``[batch or 1, query]``, and return them with 0 for negative padding.
-
-    ``mask.cumsum(-1) - 1`` gives padding on the left the position −1.
-
-    Args:
-        positions: whole numbers.
-        padding: ``[batch, key]``, true at real tokens, if anything is padded.
+def check_range(positions: Tensor) -> None:
+    """Check the range of positions from 0, ``[batch or 1, query]``; negative ones of padding are 0 already.
 
     Raises:
-        InvalidInput: the position of a real token lies outside 0 … 2³¹ − 1.
+        InvalidInput: a position lies outside 0 … 2³¹ − 1.
     """
     if not values_known(positions):
-        return positions
+        return
     low, high = (int(end) for end in positions.aminmax())
-    if low < 0 and padding is not None:
-        real = padding[:, -positions.shape[1] :].to(positions.device)
-        positions = torch.where(real, positions, positions.clamp(min=0))
-        low = int(positions.min())
     if low < 0:
         raise InvalidInput(f"Position {low} is before the start of the text. Count from 0.")
     if high > MAX_LENGTH:
         raise InvalidInput(f"Position {high} is beyond {MAX_LENGTH}, where angles lose precision. Count from 0.")
-    return positions
 
 
 def check_tensor(name: str, value: Any) -> None:
