@@ -37,7 +37,7 @@ class ForwardContext:
         padding: the caller's 2-D mask as bool, ``[batch, key]``; None if all tokens are real.
         contiguous: whether positions run in steps of one without padding.
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
-        moved: positions that the scheme changed, ``[batch or 1, query]``; None if it changed none.
+        moved: whether the scheme changed the positions.
         keys: positions of all keys, cached ones included; None without a cache, or if no layer reads them.
         are_indices: whether positions are the indices of the tokens in the text; False while tracing.
         positions: positions of the new tokens, ``[batch or 1, query]``, moved by the scheme.
@@ -54,7 +54,7 @@ class ForwardContext:
     padding: Tensor | None
     contiguous: bool
     coordinates: Tensor | None = None
-    moved: Tensor | None = None
+    moved: bool = False
     keys: CachedPositions | None = None
     are_indices: bool = False
     caller_mask: bool = False
@@ -140,13 +140,11 @@ class CallTokens(NamedTuple):
 def _query_positions(
     tokens: CallTokens, position_ids: Tensor | None, padding: Tensor | None, forward: ForwardContext
 ) -> Tensor:
-    """Positions of the new tokens, ``[batch or 1, query]``: from the scheme, from the model, or counted here."""
-    if forward.moved is not None:
-        return forward.moved.to(tokens.device)
+    """Positions of the new tokens, ``[batch or 1, query]``; outside a forward pass by ``position_ids``, or counted."""
+    if forward.positions is not None:
+        return forward.positions.to(tokens.device)
     if position_ids is not None:
         return position_ids.to(tokens.device).long()
-    if forward.positions is not None:  # a model may pass none to its layers, for example with several axes
-        return forward.positions.to(tokens.device)
     if padding is not None:
         return (padding.cumsum(-1) - 1).clamp(min=0)[:, -tokens.length :]
     return (torch.arange(tokens.length, device=tokens.device) + tokens.past)[None]
@@ -156,7 +154,7 @@ def _key_positions(
     tokens: CallTokens, padding: Tensor | None, positions: Tensor, forward: ForwardContext
 ) -> tuple[Tensor, Tensor | None]:
     """Positions of the keys, ``[batch or 1, key]``, and which keys are real tokens; None if all are."""
-    if not tokens.cached or forward.moved is not None:
+    if not tokens.cached or forward.moved:
         return positions, padding
     columns = tokens.columns
     complete = not tokens.gaps and dropped_keys(tokens.past, tokens.length, tokens.keys) == 0
