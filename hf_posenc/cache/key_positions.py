@@ -119,7 +119,7 @@ HOOKS_READING_KEYS = ("bias", "values", "regions", "visible", "row_rotation", "r
 
 def reads_keys(scheme: Scheme) -> bool:
     """Whether a scheme may read key positions for more than rotating each key once by its own position."""
-    return scheme.keep("reads keys", lambda: any(implements(scheme, hook) for hook in HOOKS_READING_KEYS))
+    return scheme.memoized("reads keys", lambda: any(implements(scheme, hook) for hook in HOOKS_READING_KEYS))
 
 
 def _static_buffer(tokens: Tensor) -> Tensor:

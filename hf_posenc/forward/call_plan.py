@@ -151,7 +151,7 @@ def make_plan(request: PlanRequest, scheme: Scheme, template: CallPlan | None = 
     """Make a plan; positions and mask come from ``template`` if there is one for another scheme of the same call."""
     layer, query, cache = request.layer, request.query, request.cache
     causal = layer.is_causal
-    traits = scheme.keep(("traits", causal), partial(scheme_traits, scheme, causal))
+    traits = scheme.memoized(("traits", causal), partial(scheme_traits, scheme, causal))
     if traits.learned:
         scheme = scheme_on(scheme, query.device)
     if template is not None and paged_cache(request.host) is None:

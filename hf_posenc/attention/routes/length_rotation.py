@@ -32,7 +32,7 @@ from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, length_
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.grouped_heads import attend_packed, products
-from hf_posenc.core.rotation import Table, halves, once, rotate, rotate_at_once, table
+from hf_posenc.core.rotation import Table, halves, memoized_by_columns, rotate, rotate_at_once, table
 from hf_posenc.core.terms import Bias, Block, BlockBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NotTraceable
@@ -70,7 +70,7 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     def key_table(columns: slice) -> Table:
         return query_table if columns.start == newest else table_of_keys(ctx, rotation, columns)
 
-    return partial(_decode, length, rotation, query_table, once(key_table), ctx.key_positions[:, 0])
+    return partial(_decode, length, rotation, query_table, memoized_by_columns(key_table), ctx.key_positions[:, 0])
 
 
 def _decode(
@@ -165,7 +165,7 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
             tables = table(rotation, key_positions[:, columns])
         else:  # in decoding, computed once for all layers
             make_table = partial(table_of_keys, call.ctx, rotation, columns)
-            tables = call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), make_table)
+            tables = call.ctx.once_per_forward(("rotated keys", rotation, columns.start, columns.stop), make_table)
         return rotate(call.keys[0][:, :, columns], rotation, tables)
 
     row_scale = call.terms.row_scale
