@@ -36,7 +36,7 @@ class EvictingLayer(DynamicLayer):
         Raises:
             NotTraceable: an export traces a step that continues this cache.
         """
-        if self.total and getattr(torch.compiler, "is_exporting", bool)():
+        if self.total and torch.compiler.is_exporting():
             raise NotTraceable(
                 f"A cache that drops keys counts its tokens in Python ({self.total} here), and an exported step would "
                 "be right only at that length. Export the model without a cache (use_cache=False)."
