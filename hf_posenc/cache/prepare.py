@@ -62,7 +62,7 @@ def prepare_cache(
     own = self_attention_cache(cache)
     attentions = _running_layers(module, attentions)
     check_fit(own, len(attentions), *tokens.shape[:2])
-    mark_cache(module, cache)
+    mark_cache(module, cache, attentions)
     if is_fresh(own):
         schemes = [attention.scheme for attention in attentions]
         evicts = any(scheme.kept_keys for scheme in schemes) and can_evict(positions, padding)

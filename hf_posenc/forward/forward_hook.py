@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hf_posenc.cache.eviction import check_ascending
 from hf_posenc.cache.key_positions import CachedPositions, reads_keys, record_positions
 from hf_posenc.cache.prepare import prepare_cache
-from hf_posenc.cache.provenance import ENTRY, check_recorded_keys, self_attention_cache
+from hf_posenc.cache.provenance import ENTRY, self_attention_cache
 from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NeedsWholeText
@@ -140,8 +140,6 @@ def with_cache(call: ForwardCall) -> ForwardCall:
     own = self_attention_cache(cache)
     if own is not None and isinstance(call.counts_from_zero, bool):
         setattr(own, COUNTS_FROM_ZERO, call.counts_from_zero)
-    if any(scheme.caches_one_key for scheme in call.schemes):
-        check_recorded_keys(own)
     return call if cache is call.cache else replace(call, cache=cache)
 
 
