@@ -18,8 +18,8 @@ from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes.dense_blocks import pairs_in_band, visibility
 from hf_posenc.attention.routes.key_bias import relative_to
+from hf_posenc.attention.visible_pairs import pairs_in_band, visibility
 from hf_posenc.core.grouped_heads import packed_mask
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias

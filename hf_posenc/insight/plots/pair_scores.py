@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.attention.visible_pairs import pairs_of
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
@@ -27,7 +28,7 @@ OfBlock = Callable[[Block, slice], Tensor]
 
 def seen(call: AttentionCall) -> Tensor:
     """Return the pairs that are visible, bool ``[batch or 1, 1, query, key]``; there is no mask of a caller."""
-    return dense_blocks.pairs_of(call, slice(0, call.query_length)).seen
+    return pairs_of(call, slice(0, call.query_length)).seen
 
 
 def distances(call: AttentionCall) -> Tensor:
@@ -67,7 +68,7 @@ def merged(call: AttentionCall, of_block: OfBlock) -> Tensor:
         return torch.cat([merged(length_rotation.rotated_call(call, *run), of_block) for run in runs], dim=2)
     every, keys = slice(0, call.query_length), dense_blocks.upcast(call)[0]
     rows = slice(call.first_query, call.first_query + call.query_length)
-    pairs = dense_blocks.pairs_of(call, every)
+    pairs = pairs_of(call, every)
     values: Tensor | None = None
     for number, claimed in pairs.claims.items():
         value = of_block(dense_blocks.block_of(call, number, keys, every, pairs.seen), rows)
