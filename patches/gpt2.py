@@ -21,6 +21,7 @@ from hf_posenc.schemes.base import Scheme
 class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
+    head_dim: int
     dropout_name = "attn_dropout"
     host_eager = staticmethod(eager_attention_forward)
     flattens_ids = True

@@ -25,6 +25,7 @@ from hf_posenc.schemes.base import Scheme, implements
 class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
+    head_dim: int
     host_eager = staticmethod(eager_attention_forward)
 
     def project_query(self, x: Tensor) -> Tensor:

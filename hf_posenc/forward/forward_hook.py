@@ -167,7 +167,7 @@ def forward_context(call: ForwardCall, keys: CachedPositions | None) -> ForwardC
         padding=call.padding,
         contiguous=contiguous,
         coordinates=call.coordinates,
-        moved=call.moved is not None,
+        repositioned=call.moved is not None,
         keys=keys,
         are_indices=are_indices,
         caller_mask=call.masks_by_kind is None and isinstance(call.mask, Tensor) and call.mask.ndim == 4,

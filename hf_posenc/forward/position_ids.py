@@ -96,7 +96,7 @@ def with_positions(call: ForwardCall) -> ForwardCall:
     if call.position_ids is None:
         return call if padding is None else replace(call, position_ids=counted_positions(padding, call.length, cache))
     positions = numbers = call.position_ids.long()  # subtraction would overflow in narrow integers
-    from_zero, first = None, call.base.__dict__.get(FIRST_POSITION_ID)
+    from_zero, first = None, call.base.__dict__.get(FIRST_POSITION_ID) or 0
     if first:
         from_zero = counts_from_zero(numbers, first, padding, _pads(call), cache)
         from_first = ~from_zero if isinstance(from_zero, Tensor) else not from_zero

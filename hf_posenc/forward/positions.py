@@ -37,7 +37,7 @@ class ForwardContext:
         padding: the caller's 2-D mask as bool, ``[batch, key]``; None if all tokens are real.
         contiguous: whether positions run in steps of one without padding.
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
-        moved: whether the scheme changed the positions.
+        repositioned: whether the scheme changed the positions.
         keys: positions of all keys, cached ones included; None without a cache, or if no layer reads them.
         are_indices: whether positions are the indices of the tokens in the text; False while tracing.
         positions: positions of the new tokens, ``[batch or 1, query]``, moved by the scheme.
@@ -54,7 +54,7 @@ class ForwardContext:
     padding: Tensor | None
     contiguous: bool
     coordinates: Tensor | None = None
-    moved: bool = False
+    repositioned: bool = False
     keys: CachedPositions | None = None
     are_indices: bool = False
     caller_mask: bool = False
@@ -154,7 +154,7 @@ def _key_positions(
     tokens: CallTokens, padding: Tensor | None, positions: Tensor, forward: ForwardContext
 ) -> tuple[Tensor, Tensor | None]:
     """Positions of the keys, ``[batch or 1, key]``, and which keys are real tokens; None if all are."""
-    if not tokens.cached or forward.moved:
+    if not tokens.cached or forward.repositioned:
         return positions, padding
     columns = tokens.columns
     complete = not tokens.gaps and dropped_keys(tokens.past, tokens.length, tokens.keys) == 0
