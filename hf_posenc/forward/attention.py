@@ -32,6 +32,7 @@ from hf_posenc.forward.engine_backend import (
     engine_for,
     hide_outside_window,
     host_function,
+    refuse_static_cache,
 )
 from hf_posenc.forward.host_calls import COMPOSITE_CACHES, cache_of_self_attention, pop_cache
 from hf_posenc.forward.layer import PatchedLayer
@@ -226,7 +227,9 @@ class PatchedAttention(PatchedLayer):
         name, weights = plan.traits.name, bool(host.get("output_attentions"))
         window = self.window if "sliding_window" in host else None
         check_keywords(host, plan.scheme, causal=call.ctx.causal, honoured=self.heeded_keywords, window=window)
-        return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
+        if plan.backend in FLASH_BACKENDS:
+            refuse_static_cache(cache, self.layer_idx, plan.backend)
+        return engine_for(call, plan.backend, name, weights=weights)
 
 
 class LayerProjections:

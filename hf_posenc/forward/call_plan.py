@@ -172,7 +172,7 @@ def plan_with_positions(request: PlanRequest, scheme: Scheme, traits: SchemeTrai
     ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
     if paged_cache(host) is not None and batched_by_engine(scheme, ctx):
         return CallPlan(scheme, ctx, mask, mask, backend, True, traits)
-    in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
+    in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward)
     if forward.texts is not None:
         in_reach = separate_texts(in_reach, forward.texts, ctx, backend, host, query.shape[0])
     if in_reach is not mask and isinstance(in_reach, Tensor):
