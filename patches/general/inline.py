@@ -92,7 +92,8 @@ def run_inline(
         tokens = query.shape[2]
         if cache is not None and cache.new is not None:
             tokens = cache.count
-        refuse_other_keys(class_name, key.shape[2], tokens)
+        if key.shape[2] != tokens:  # keys without a token, such as the prompts of MVP, have no position
+            raise refused(class_name, f"attends to {key.shape[2]} keys, where {tokens} tokens are visible")
         if cache is not None and cache.new is not None:
             key, value = cache.new
         return attend(query, key, value, mask, cache=cache, **keywords)
@@ -103,12 +104,6 @@ def run_inline(
     if must_attend and interception.mixed is None:
         raise refused(class_name, "does not multiply queries of all tokens by their keys in this call")
     return interception.with_weights(output)
-
-
-def refuse_other_keys(name: str, keys: int, tokens: int) -> None:
-    """Refuse keys without a token, such as the prompts of MVP, because they have no position."""
-    if keys != tokens:
-        raise refused(name, f"attends to {keys} keys, where {tokens} tokens are visible")
 
 
 class Inline(nn.Module):
