@@ -43,7 +43,7 @@ from laboratory.tasks import Text
 from laboratory.tiny import tiny_model
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting import COLOURS, MARKERS, figure, mark_trained
+from hf_posenc.core.plotting import COLOURS, MARKERS, figure
 from hf_posenc.errors import MissingPackage, PositionOutOfTable
 from hf_posenc.schemes.entry import Entry, entries_of
 from hf_posenc.training import Training, finetune
@@ -192,7 +192,11 @@ def picture(path: Path, budget: TrainingBudget, task: type[Task], table: dict[st
             *zip(*line, strict=True), label=scheme, color=COLOURS[number % len(COLOURS)],
             marker=MARKERS[number % len(MARKERS)], linewidth=1.8,
         )  # fmt: skip
-    mark_trained(axes, budget.trained)
+    axes.axvline(budget.trained, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
+    axes.annotate(
+        "trained length", (budget.trained, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4), va="top",
+        textcoords="offset points", fontsize=8, color="#555555",
+    )  # fmt: skip
     axes.set_xticks(budget.asked)
     axes.set_xlabel(task.unit)
     axes.set_ylabel(task.measure)

@@ -11,7 +11,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, eager_attentio
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.forward.attention import PatchedAttention
-from hf_posenc.patches.adapter import Adapter, eager_mask
+from hf_posenc.patches.adapter import Adapter, eager_mask, heads_of
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.position_table import SchemePositionTable
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH
@@ -21,15 +21,16 @@ from hf_posenc.schemes.base import Scheme
 class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
+    head_dim: int
     dropout_name = "attn_dropout"
     host_eager = staticmethod(eager_attention_forward)
     flattens_ids = True
 
     def project_query(self, x: Tensor) -> Tensor:
-        return self.c_attn(x).split(self.split_size, dim=-1)[0].unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+        return heads_of(self.c_attn(x).split(self.split_size, dim=-1)[0], self.head_dim)
 
     def project_key(self, x: Tensor) -> Tensor:
-        return self.c_attn(x).split(self.split_size, dim=-1)[1].unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+        return heads_of(self.c_attn(x).split(self.split_size, dim=-1)[1], self.head_dim)
 
     def forward(
         self,

@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import (
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.forward.attention import PatchedAttention
-from hf_posenc.patches.adapter import Adapter, eager_mask
+from hf_posenc.patches.adapter import Adapter, eager_mask, heads_of
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.rotary_host import AddsPositionCode, DisabledRotary, as_configured, host_rotary
 from hf_posenc.schemes.base import Scheme, implements
@@ -25,13 +25,14 @@ from hf_posenc.schemes.base import Scheme, implements
 class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
+    head_dim: int
     host_eager = staticmethod(eager_attention_forward)
 
     def project_query(self, x: Tensor) -> Tensor:
-        return self.q_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+        return heads_of(self.q_proj(x), self.head_dim)
 
     def project_key(self, x: Tensor) -> Tensor:
-        return self.k_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+        return heads_of(self.k_proj(x), self.head_dim)
 
     def forward(
         self, hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Tensor | None = None, **host: Any

@@ -72,20 +72,19 @@ class AttentionCall:
         return self.queries[0].shape[1]
 
     @property
+    def is_unmasked_suffix(self) -> bool:
+        """Whether the queries are the last positions, without mask and dropout."""
+        return self.ctx.contiguous and self.mask is None and self.dropout == 0.0 and self.start is None
+
+    @property
     def is_unmasked_square(self) -> bool:
         """Whether the call is a full square, causal or not, without mask and dropout."""
-        square = self.query_length == self.key_length
-        return self.ctx.contiguous and square and self.mask is None and self.dropout == 0.0
+        return self.is_unmasked_suffix and self.query_length == self.key_length
 
     @property
     def is_decode(self) -> bool:
         """Whether the call is one new token after all others, without mask and dropout."""
-        return self.ctx.contiguous and self.query_length == 1 and self.mask is None and self.dropout == 0.0
-
-    @property
-    def is_unmasked_suffix(self) -> bool:
-        """Whether the queries are the last positions, without mask and dropout."""
-        return self.ctx.contiguous and self.mask is None and self.dropout == 0.0 and self.start is None
+        return self.is_unmasked_suffix and self.query_length == 1
 
     @property
     def first_query(self) -> int:

@@ -1,4 +1,4 @@
-"""`Route`: one way to compute an attention call. Each module of `hf_posenc.attention.routes` has one."""
+"""`Route`: one way to compute an attention call, which a module of `hf_posenc.attention.routes` defines."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """KV-cache eviction: keep the first and the most recent keys only, O(first + last) memory at any sequence length.
 
 transformers' caches grow or slide. If a scheme never attends to keys in between (`Scheme.kept_keys`), layers of an
-empty `DynamicCache` are replaced by layers that evict these keys. `hf_posenc.forward.keys_in_reach` makes masks for
-the remaining keys.
+empty `DynamicCache` evict these keys. `hf_posenc.forward.keys_in_reach` makes masks for the remaining keys.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class EvictingLayer(DynamicLayer):
         Raises:
             NotTraceable: an export traces a step that continues this cache.
         """
-        if self.total and getattr(torch.compiler, "is_exporting", bool)():
+        if self.total and torch.compiler.is_exporting():
             raise NotTraceable(
                 f"A cache that drops keys counts its tokens in Python ({self.total} here), and an exported step would "
                 "be right only at that length. Export the model without a cache (use_cache=False)."
@@ -115,19 +114,14 @@ class EvictingLayer(DynamicLayer):
         return torch.cat((states[..., :first, :], *recent) if first else recent, dim=-2)
 
 
-def install_eviction(cache: Cache, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
-    """Install evicting layers in an empty cache for layers of the model with ``kept = (first, last)``.
+def can_evict(positions: Tensor | None, padding: Tensor | None) -> bool:
+    """Whether a new text allows eviction: its positions increase, and batches are padded on the left.
 
-    Other batches than left-padded ones evict nothing: their most recent keys are different columns in every sequence.
+    With other padding, the most recent keys are different columns in every sequence.
     """
     if padding is not None and (is_traced() or not is_left_padded(padding)):  # a graph cannot know where padding stands
-        return
-    layers = cache.layers or [DynamicLayer() for _ in kept]
-    for number, keys in enumerate(kept):
-        if keys is not None and type(layers[number]) is DynamicLayer:
-            layers[number] = EvictingLayer(*keys)
-            cache.__dict__[EVICTS] = True
-    cache.layers = layers
+        return False
+    return are_ascending(positions, padding)
 
 
 def keep_padding(cache: Cache | None, padding: Tensor | None) -> None:

@@ -119,7 +119,7 @@ HOOKS_READING_KEYS = ("bias", "values", "regions", "visible", "row_rotation", "r
 
 def reads_keys(scheme: Scheme) -> bool:
     """Whether a scheme may read key positions for more than rotating each key once by its own position."""
-    return scheme.keep("reads keys", lambda: any(implements(scheme, hook) for hook in HOOKS_READING_KEYS))
+    return scheme.memoized("reads keys", lambda: any(implements(scheme, hook) for hook in HOOKS_READING_KEYS))
 
 
 def _static_buffer(tokens: Tensor) -> Tensor:
@@ -132,14 +132,14 @@ def _static_buffer(tokens: Tensor) -> Tensor:
     return buffer
 
 
-def record_positions(cache: Cache, new: Tensor, padding: Tensor | None, *, counted: bool) -> CachedPositions:
+def record_positions(cache: Cache, new: Tensor, padding: Tensor | None, *, count_on: bool) -> CachedPositions:
     """Record the positions of new tokens before a cache takes them; return the positions of all keys.
 
     Args:
         cache: KV cache of self-attention.
         new: positions of the new tokens, ``[batch or 1, query]``.
         padding: the caller's 2-D mask as bool, ``[batch, key]``; None without padding.
-        counted: whether the positions count on from the tokens in the cache, as the model itself counts.
+        count_on: whether the positions count on from the tokens in the cache, as the model itself counts.
 
     Warns:
         UnknownKeys: this model has filled the cache, and then something else has.
@@ -153,11 +153,11 @@ def record_positions(cache: Cache, new: Tensor, padding: Tensor | None, *, count
     static = len(cache.layers) > 0 and all(isinstance(x, StaticLayer) and not x.is_sliding for x in cache.layers)
     if is_traced():  # values cannot be read
         starts_at_0 = recorded.run_start == 0 or (recorded.run_start is None and recorded.tokens is None)
-        run_start = 0 if counted and starts_at_0 else None
+        run_start = 0 if count_on and starts_at_0 else None
     else:
         past = int(past)
         _forget_unknown_tokens(recorded, past)
-        run_start = _run_start(recorded, past, new, inferred, counted=counted)
+        run_start = _run_start(recorded, past, new, inferred, count_on=count_on)
         recorded.count = past + new.shape[1]
         follow_rows(cache, recorded)
     if static:
@@ -195,11 +195,11 @@ def _forget_unknown_tokens(recorded: KeyPositions, past: int) -> None:
         recorded.run_start = recorded.tokens = None
 
 
-def _run_start(recorded: KeyPositions, past: int, new: Tensor, inferred: Inferred, *, counted: bool) -> int | None:
+def _run_start(recorded: KeyPositions, past: int, new: Tensor, inferred: Inferred, *, count_on: bool) -> int | None:
     """Position of the first key, if all keys with the new ones run in steps of one, the same in every row."""
     if recorded.run_start is None and recorded.tokens is not None:
         return None
-    if counted and not recorded.run_start:  # the model counts from 0
+    if count_on and not recorded.run_start:  # the model counts from 0
         return 0
     first = recorded.run_start
     if first is None:

@@ -7,12 +7,11 @@ only the new key. The copy is made anew when the length or the order of the sequ
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicLayer
+from transformers import Cache
 
 from hf_posenc.cache.key_layout import layer_at
 from hf_posenc.cache.preallocated import Buffer, PreallocatedLayer
@@ -74,16 +73,6 @@ class LengthRotatedLayer(PreallocatedLayer):
         """Select rows, and discard the copy."""
         self.copy = None
         super().batch_select_indices(indices)
-
-
-def install_length_rotation(cache: Cache, by_length: list[bool]) -> None:
-    """Replace layers of an empty cache where ``by_length`` says that the model's layer rotates by length."""
-    if any(by_length):
-        layers = cache.layers or [DynamicLayer() for _ in by_length]
-        cache.layers = [
-            LengthRotatedLayer() if rotates_by_length and type(layer) is DynamicLayer else layer
-            for layer, rotates_by_length in zip_longest(layers, by_length[: len(layers)])  # of T5, the encoder's number
-        ]
 
 
 def rotated_keys_of(

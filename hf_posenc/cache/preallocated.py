@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicLayer
+from transformers import DynamicLayer
 
 from hf_posenc.core.tracing import is_traced
 
@@ -74,10 +74,3 @@ class PreallocatedLayer(DynamicLayer):
 
 
 BUFFERS: WeakKeyDictionary[PreallocatedLayer, tuple[Buffer, Buffer]] = WeakKeyDictionary()
-
-
-def install_preallocation(cache: Cache, layers: int) -> None:
-    """Install preallocated layers in an empty cache that is not offloaded."""
-    if not cache.offloading and not is_traced():
-        existing = cache.layers or [DynamicLayer() for _ in range(layers)]
-        cache.layers = [PreallocatedLayer() if type(layer) is DynamicLayer else layer for layer in existing]

@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from hf_posenc.cache.eviction import EVICTS, EvictingLayer, are_ascending, install_eviction, is_fresh, keep_padding
-from hf_posenc.cache.length_rotated import install_length_rotation
-from hf_posenc.cache.preallocated import PreallocatedLayer, install_preallocation
+from hf_posenc.cache.eviction import EVICTS, EvictingLayer, can_evict, is_fresh, keep_padding
+from hf_posenc.cache.length_rotated import LengthRotatedLayer
+from hf_posenc.cache.preallocated import PreallocatedLayer
 from hf_posenc.cache.provenance import mark_cache, self_attention_cache
 from hf_posenc.cache.validate_cache import check_fit
+from hf_posenc.core.tracing import is_traced
+from hf_posenc.schemes.base import Scheme
+
+OWN_LAYERS = (EvictingLayer, PreallocatedLayer)
 
 
 def prepare_cache(
@@ -57,23 +62,37 @@ def prepare_cache(
     own = self_attention_cache(cache)
     attentions = _running_layers(module, attentions)
     check_fit(own, len(attentions), *tokens.shape[:2])
-    mark_cache(module, cache)
+    mark_cache(module, cache, attentions)
     if is_fresh(own):
-        _restore_dynamic_layers(own)
-        install_length_rotation(own, [attention.scheme.row_rotation() is not None for attention in attentions])
-        kept = [attention.scheme.kept_keys for attention in attentions]
-        if any(kept) and are_ascending(positions, padding):
-            install_eviction(own, kept, padding)
-        install_preallocation(own, len(attentions))
+        schemes = [attention.scheme for attention in attentions]
+        evicts = any(scheme.kept_keys for scheme in schemes) and can_evict(positions, padding)
+        choose_layers(own, schemes, evicts=evicts)
     keep_padding(own, padding)
     return cache
 
 
-def _restore_dynamic_layers(cache: Cache) -> None:
-    """Replace the layers of a reset cache by transformers' own, because a new text may need others."""
-    replaced = (EvictingLayer, PreallocatedLayer)
-    cache.layers = [DynamicLayer() if isinstance(layer, replaced) else layer for layer in cache.layers]
+def choose_layers(cache: Cache, schemes: Sequence[Scheme], *, evicts: bool) -> None:
+    """Choose the growing layers of an empty cache by the schemes of the model's layers.
+
+    Layers of an earlier text are replaced, too. Of T5, a cache may have the encoder's number of layers.
+    """
+    preallocates = not cache.offloading and not is_traced()
+
+    def layer_for(scheme: Scheme | None) -> DynamicLayer:
+        if scheme is not None and scheme.row_rotation() is not None:
+            return LengthRotatedLayer()
+        if scheme is not None and scheme.kept_keys is not None and evicts:
+            return EvictingLayer(*scheme.kept_keys)
+        return PreallocatedLayer() if preallocates else DynamicLayer()
+
+    layers = cache.layers or [DynamicLayer() for _ in schemes]
+    cache.layers = [
+        layer_for(scheme) if type(layer) is DynamicLayer or isinstance(layer, OWN_LAYERS) else layer
+        for layer, scheme in zip_longest(layers, schemes[: len(layers)])
+    ]
     vars(cache).pop(EVICTS, None)
+    if any(isinstance(layer, EvictingLayer) for layer in cache.layers):
+        setattr(cache, EVICTS, True)
 
 
 def _running_layers(module: nn.Module, attentions: Sequence[Any]) -> Sequence[Any]:

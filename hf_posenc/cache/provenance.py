@@ -7,11 +7,12 @@ keys are rotated again when they are read, such a cache is refused.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers import Cache, EncoderDecoderCache
 
-from hf_posenc.cache.key_positions import POSITIONS_ATTRIBUTE
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, UnknownKeys
 
@@ -24,11 +25,17 @@ def self_attention_cache(cache: Cache | None) -> Cache | None:
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
-def mark_cache(base: nn.Module, cache: Cache | None) -> None:
+def mark_cache(base: nn.Module, cache: Cache | None, attentions: Sequence[Any]) -> None:
     """Record on a cache which scheme fills it.
 
+    Args:
+        base: the base model.
+        cache: its KV cache, before positions of new tokens are recorded.
+        attentions: its patched modules.
+
     Raises:
-        InvalidInput: the cache holds keys of another scheme, or of the same scheme with other options or factor.
+        InvalidInput: the cache holds keys of another scheme, or of the same scheme with other options or factor; or
+            keys of unknown origin, which a scheme would rotate when they are read.
 
     Warns:
         UnknownKeys: the cache holds keys, but records no scheme.
@@ -44,6 +51,12 @@ def mark_cache(base: nn.Module, cache: Cache | None) -> None:
             f"The cache holds {length} tokens that were written under another scheme, or under other options or "
             "another factor of this one. Start with an empty cache."
         )
+    if length and any(attention.scheme.caches_one_key for attention in attentions):
+        raise InvalidInput(
+            f"The cache holds {length} tokens that this model has not put there, such as a trained prefix. With "
+            "key_cache='one' their keys would be rotated when they are read. Start with an empty cache, or patch the "
+            "model with key_cache='copies'."
+        )
     if length:
         warnings.warn(
             f"The cache holds {length} tokens of unknown origin: it does not record the scheme that wrote them. If it "
@@ -52,22 +65,3 @@ def mark_cache(base: nn.Module, cache: Cache | None) -> None:
             stacklevel=2,
         )
     setattr(own, WRITTEN_UNDER, entry)
-
-
-def check_recorded_keys(cache: Cache | None) -> None:
-    """Refuse a cache with tokens but without recorded positions. Call it before new positions are recorded.
-
-    Raises:
-        InvalidInput: the cache holds tokens that this model has not written.
-    """
-    if cache is None or hasattr(cache, POSITIONS_ATTRIBUTE):
-        return
-    length = cache.get_seq_length()
-    if isinstance(length, Tensor) and is_traced():  # prefix tuning does not fill static caches
-        return
-    if int(length) > 0:
-        raise InvalidInput(
-            f"The cache holds {int(length)} tokens that this model has not put there, such as a trained prefix. With "
-            "key_cache='one' their keys would be rotated when they are read. Start with an empty cache, or patch the "
-            "model with key_cache='copies'."
-        )

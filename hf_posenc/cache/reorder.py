@@ -17,7 +17,7 @@ _CLASSES: dict[type[CacheLayerMixin], type[CacheLayerMixin]] = {}
 
 
 class CacheRows(Protocol):
-    """An object with one row for each row of the cache, or one row for all."""
+    """One row for each row of the cache, or one row for all: `KeyPositions`, whose file imports this one."""
 
     @property
     def rows(self) -> int:

@@ -47,7 +47,7 @@ class PositionContext:
         layer: number of the layer, for a shared scheme with parameters per layer; None outside a model.
         coordinates: coordinates of each query, ``[batch or 1, query, axes]``, if the caller passed several axes.
         remapped: whether regions have remapped the positions; then no bias may depend on the key alone.
-        kept: values of this layer that live as long as its KV cache (`with_cache`); None if nothing is kept.
+        kept: values of this layer that live as long as its KV cache (`once_per_text`); None if nothing is kept.
         first: position of the first query, if positions of all samples are consecutive from it and it is known
             without a device synchronisation; else None.
         text_keys: number of keys in each query's text, ``[batch or 1, query]``, if a mask separates several texts in
@@ -99,13 +99,13 @@ class PositionContext:
 
     def constant(self, values: tuple[float, ...]) -> Tensor:
         """Python numbers as a float32 tensor on the device of the positions, made once per forward pass."""
-        return self.once(("constant", values), partial(constant, values, torch.float32, self.device))
+        return self.once_per_forward(("constant", values), partial(constant, values, torch.float32, self.device))
 
     def exact(self, values: Tensor) -> Tensor:
         """Cast to float64, or to float32 if the device has no float64."""
         return values.to(exact_dtype(self.device))
 
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+    def once_per_forward(self, key: Hashable, make: Callable[[], T]) -> T:
         """Result of ``make()``, computed once per forward pass and shared by its layers.
 
         Only for values without gradient: the graph of one layer must not run through another.
@@ -114,7 +114,7 @@ class PositionContext:
             self.memo[key] = make()
         return self.memo[key]  # type: ignore[return-value]
 
-    def with_cache(self, key: Hashable, make: Callable[[], T]) -> T:
+    def once_per_text(self, key: Hashable, make: Callable[[], T]) -> T:
         """Result of ``make()``, computed once for a text in a KV cache; without kept values, on every call.
 
         Only for values that depend on weights alone.

@@ -95,15 +95,6 @@ def length_names(lengths: Sequence[int]) -> list[str]:
     return [f"{length // 1024}k" if short and length % 1024 == 0 else f"{length:,}" for length in lengths]
 
 
-def mark_trained(axes: Any, trained_length: int) -> None:
-    """Mark the trained length by a dashed line with a label inside the axes."""
-    axes.axvline(trained_length, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
-    axes.annotate(
-        "trained length", (trained_length, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4), va="top",
-        textcoords="offset points", fontsize=8, color="#555555",
-    )  # fmt: skip
-
-
 NEUTRAL = "#010203"
 """Placeholder that becomes ``currentColor``, the text colour of the page in light and dark mode."""
 

@@ -143,7 +143,7 @@ def rotate_at_once(x: Tensor, layout: Layout, cos_sin: Table, out: Tensor | None
     return rotated if unrotated is None else torch.cat((rotated, unrotated), dim=-1)
 
 
-def once(make: Callable[[slice], Table]) -> Callable[[slice], Table]:
+def memoized_by_columns(make: Callable[[slice], Table]) -> Callable[[slice], Table]:
     """Memoize ``make`` by columns, for layers that read the same keys."""
     tables: dict[tuple[int, int], Table] = {}
 

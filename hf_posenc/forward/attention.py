@@ -32,11 +32,12 @@ from hf_posenc.forward.engine_backend import (
     engine_for,
     hide_outside_window,
     host_function,
+    refuse_static_cache,
 )
 from hf_posenc.forward.host_calls import COMPOSITE_CACHES, cache_of_self_attention, pop_cache
 from hf_posenc.forward.layer import PatchedLayer
-from hf_posenc.forward.rotate_qk import rotated, scale_queries
-from hf_posenc.forward.shared_terms import SharedTerms
+from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
+from hf_posenc.forward.split_terms import SplitTerms
 from hf_posenc.forward.validate_inputs import check_keywords
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RotatedCall(NamedTuple):
 
     Attributes:
         plan: values that layers share, with the mask.
-        shared: terms of the scheme.
+        split: terms of the scheme.
         ctx: positions.
         queries: one tensor per region, ``[batch, heads, query, head_dim]``.
         keys: the different rotated copies of the keys, each ``[batch, kv_heads, key, head_dim]``.
@@ -57,7 +58,7 @@ class RotatedCall(NamedTuple):
     """
 
     plan: CallPlan
-    shared: SharedTerms
+    split: SplitTerms
     ctx: PositionContext
     queries: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
@@ -122,14 +123,14 @@ class PatchedAttention(PatchedLayer):
             before = LayerSnapshot(cache, self.layer_idx or 0) if may_fail else None
             try:
                 keys, v, ctx = self._update(plan, ctx, keys, v, cache)
-                shared = plan.shared
-                if shared is None:
+                split = plan.shared
+                if split is None:
                     terms = plan.scheme.terms(ctx)
                     check_context_parallel(plan.scheme, terms, plan.mask)
-                    shared = SharedTerms.of(terms)
-                if shared.query_factor is not None:
-                    queries = scale_queries(queries, shared.query_factor)
-                output = self.mix(RotatedCall(plan, shared, ctx, queries, keys, v, autocast), host, cache)
+                    split = SplitTerms.of(terms)
+                if split.query_factor is not None:
+                    queries = split.scaled(queries)
+                output = self.mix(RotatedCall(plan, split, ctx, queries, keys, v, autocast), host, cache)
             except PosEncError:
                 if before is not None:
                     before.restore()
@@ -152,7 +153,9 @@ class PatchedAttention(PatchedLayer):
         """Queries of every region, the different copies of the keys (or the copy to cache), and the values."""
         if plan.traits.prepares:
             q, k = plan.scheme.prepare(q, k)
-        return rotated(plan.scheme, q, k, v, ctx, stored=plan.stored) if plan.rotate is None else plan.rotate(q, k, v)
+        if plan.rotate is not None:
+            return plan.rotate(q, k, v)
+        return rotate_regions(region_rotations(plan.scheme, ctx, stored=plan.stored), q, k, v)
 
     def _update(
         self, plan: CallPlan, ctx: PositionContext, keys: tuple[Tensor, ...], v: Tensor, cache: Cache | None
@@ -172,7 +175,7 @@ class PatchedAttention(PatchedLayer):
 
     def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
         """Compute a rotated call by the host's own attention function if it supports the terms, else by the engine."""
-        if not call.shared.scales_only:
+        if not call.split.scales_only:
             return self._attend_by_engine(call, host, cache)
         seen = call.plan.ctx.key_positions.shape[1]
         if call.keys[0].shape[2] > seen:  # later places of a static cache are unwritten
@@ -187,14 +190,14 @@ class PatchedAttention(PatchedLayer):
             plan.function = host_function(function, q, k, v, plan.backend)
         if "cache" in host:
             k, v = paged.host_keys_and_values(host, k, v, self.layer_idx)
-        scaling = getattr(self, self.score_factor) * call.shared.terms.logit_scale
+        scaling = getattr(self, self.score_factor) * call.split.terms.logit_scale
         return plan.function(self, q, k, v, plan.mask, dropout=self.live_dropout, scaling=scaling, **host)
 
     def _attend_by_engine(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
-        plan, shared, ctx, queries, keys, v, _ = call
-        if len(keys) != len(shared.key_copies) or len(keys) > 1:
-            keys = tuple([keys[number % len(keys)] for number in shared.key_copies])
-        terms, softcap, model_sink = shared.terms, host.get("softcap"), host.get("s_aux")
+        plan, split, ctx, queries, keys, v, _ = call
+        if len(keys) > 1 or len(split.key_copies) > 1:
+            keys = split.keys_by_region(keys)
+        terms, softcap, model_sink = split.terms, host.get("softcap"), host.get("s_aux")
         if model_sink is not None:
             terms = with_sink(terms, model_sink)
         rotated_keys = (
@@ -224,7 +227,9 @@ class PatchedAttention(PatchedLayer):
         name, weights = plan.traits.name, bool(host.get("output_attentions"))
         window = self.window if "sliding_window" in host else None
         check_keywords(host, plan.scheme, causal=call.ctx.causal, honoured=self.heeded_keywords, window=window)
-        return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
+        if plan.backend in FLASH_BACKENDS:
+            refuse_static_cache(cache, self.layer_idx, plan.backend)
+        return engine_for(call, plan.backend, name, weights=weights)
 
 
 class LayerProjections:

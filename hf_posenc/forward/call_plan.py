@@ -38,8 +38,9 @@ from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import KEYWORD, ForwardContext, context_of, in_steps_of_one, past_and_keys
 from hf_posenc.forward.rotate_decode import KeysAtRead, NoRotation, keys_at_read
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
-from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer, SchemeTraits, SharedTerms, scheme_traits, shared_terms
-from hf_posenc.forward.text_borders import separate_texts
+from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer, SchemeTraits, scheme_traits, shared_terms
+from hf_posenc.forward.split_terms import SplitTerms
+from hf_posenc.forward.text_borders import CU_SEQ_LENS, TEXT_OF_TOKEN, separate_texts
 from hf_posenc.forward.validate_inputs import refuse_keyword
 from hf_posenc.schemes.base import Scheme
 
@@ -79,7 +80,7 @@ class CallPlan:
     paged: bool
     traits: SchemeTraits
     rotate: Rotate | None = None
-    shared: SharedTerms | None = None
+    shared: SplitTerms | None = None
     function: Callable[..., AttentionOutput] | None = None
     compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
     at_read: KeysAtRead | None = None
@@ -92,7 +93,7 @@ class CallPlan:
 
 
 class PlanRequest(NamedTuple):
-    """Arguments of `plan_of`, the context of the forward pass, and ``sizes`` from `past_and_keys`, if known."""
+    """Arguments of `plan_of`, the context of the forward pass, and the sizes by `past_and_keys`."""
 
     layer: PatchedLayer
     query: Tensor
@@ -100,7 +101,7 @@ class PlanRequest(NamedTuple):
     mask: Any
     host: dict[str, Any]
     forward: ForwardContext
-    sizes: tuple[int | Tensor, int] | None = None
+    sizes: tuple[int | Tensor, int]
 
 
 def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]) -> CallPlan:
@@ -118,32 +119,31 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     """
     forward: ForwardContext | None = host.pop(KEYWORD, None)
     if forward is None:  # the attention module is called on its own
-        for name in ("position_bias", "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"):
+        for name in ("position_bias", *CU_SEQ_LENS, TEXT_OF_TOKEN):
             if host.get(name) is not None:
                 refuse_keyword(name, host[name], layer.scheme)
         ids = host.get("position_ids")
         forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
-        return make_plan(PlanRequest(layer, query, cache, mask, host, forward), layer.scheme)
     if cache is None and forward.cached and not layer.training:  # gradient checkpointing removes the cache
         raise cache_name_error(type(layer).__name__)
     scheme, (past, keys) = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
     if isinstance(past, Tensor) and past.device.type == "cpu" and not is_traced():
         past = int(past)  # on a GPU this would wait for the device
-    if isinstance(past, Tensor) or is_traced():
-        return make_plan(PlanRequest(layer, query, cache, mask, host, forward, (past, keys)), scheme)
-    evicts = cache is not None and EVICTS in cache.__dict__  # then masks depend on the window and chunk of a layer
-    key = (
-        *(query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal),
-        torch.is_grad_enabled(),
-        (eviction_state(cache, layer.layer_idx), layer.window, layer.chunk) if evicts else None,
-    )
-    plan = forward.plans.get((scheme, key))
-    if plan is None:
-        request = PlanRequest(layer, query, cache, mask, host, forward, (past, keys))
-        plan = make_plan(request, scheme, forward.plans.get(key))
-        forward.plans[key] = plan
-        if plan.scheme is scheme:  # a copy for another device belongs to one layer
-            forward.plans[scheme, key] = plan
+    by_scheme: dict[Scheme, CallPlan] = {}
+    if isinstance(past, int) and not is_traced():
+        evicts = cache is not None and EVICTS in cache.__dict__  # then masks depend on the window and chunk of a layer
+        key = (
+            *(query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal),
+            torch.is_grad_enabled(),
+            (eviction_state(cache, layer.layer_idx), layer.window, layer.chunk) if evicts else None,
+        )
+        by_scheme = forward.plans.setdefault(key, {})
+        if scheme in by_scheme:
+            return by_scheme[scheme]
+    request = PlanRequest(layer, query, cache, mask, host, forward, (past, keys))
+    plan = make_plan(request, scheme, next(iter(by_scheme.values()), None))
+    if plan.scheme is scheme or not by_scheme:  # a copy for another device belongs to one layer
+        by_scheme[plan.scheme] = plan
     return plan
 
 
@@ -151,7 +151,7 @@ def make_plan(request: PlanRequest, scheme: Scheme, template: CallPlan | None = 
     """Make a plan; positions and mask come from ``template`` if there is one for another scheme of the same call."""
     layer, query, cache = request.layer, request.query, request.cache
     causal = layer.is_causal
-    traits = scheme.keep(("traits", causal), partial(scheme_traits, scheme, causal))
+    traits = scheme.memoized(("traits", causal), partial(scheme_traits, scheme, causal))
     if traits.learned:
         scheme = scheme_on(scheme, query.device)
     if template is not None and paged_cache(request.host) is None:
@@ -172,12 +172,12 @@ def plan_with_positions(request: PlanRequest, scheme: Scheme, traits: SchemeTrai
     ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
     if paged_cache(host) is not None and batched_by_engine(scheme, ctx):
         return CallPlan(scheme, ctx, mask, mask, backend, True, traits)
-    in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
+    in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward)
     if forward.texts is not None:
         in_reach = separate_texts(in_reach, forward.texts, ctx, backend, host, query.shape[0])
     if in_reach is not mask and isinstance(in_reach, Tensor):
         in_reach = scores_mask(in_reach, query.dtype, backend)
-    past, keys = sizes or (0, 0)
+    past, keys = sizes
     if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
         in_reach, ctx = without_unwritten_keys(in_reach, ctx, past + query.shape[2])
     return CallPlan(scheme, ctx, in_reach, mask, backend, False, traits)

@@ -45,17 +45,13 @@ FLASH_BACKENDS = flash_attn.BACKENDS  # they take no mask except one of padding
 ENGINE_HOOKS = ("bias", "values", "visible", "row_rotation", "sink")
 
 
-def engine_for(
-    call: AttentionCall, backend: str, scheme: str, cache: Cache | None, layer: int | None, *, weights: bool
-) -> ComputeCall:
+def engine_for(call: AttentionCall, backend: str, scheme: str, *, weights: bool) -> ComputeCall:
     """Function from calls like ``call`` to attention output ``[batch, query, heads, head_dim]`` and weights (or None).
 
     Args:
         call: call of one layer; later calls have the same terms, positions, mask, shapes and dtypes.
         backend: name of the attention implementation.
         scheme: name of the scheme, for messages.
-        cache: KV cache of self-attention.
-        layer: index of the layer in the cache.
         weights: whether attention weights are requested.
 
     Raises:
@@ -65,7 +61,7 @@ def engine_for(
     by_routes = backend == "sdpa" and not weights and (mask is None or isinstance(mask, Tensor))
     if call.at_read and not (by_routes and dispatch.rotates_keys_at_read(call)):
         as_if_rotated = replace(call, at_read=())  # preparation reads only shapes of keys
-        compute_rotated = engine_for(as_if_rotated, backend, scheme, cache, layer, weights=weights)
+        compute_rotated = engine_for(as_if_rotated, backend, scheme, weights=weights)
         return lambda unrotated: compute_rotated(unrotated.with_rotated_keys())
     if call.softcap is not None and backend not in ENGINE_BACKENDS:
         raise BackendCannotCarry(
@@ -74,8 +70,7 @@ def engine_for(
         )
     if backend == "flex_attention":
         return partial(_by_kernel, flex.attend, mask)
-    if backend in flash_attn.BACKENDS and (mask is None or mask.ndim == 2):
-        refuse_static_cache(cache, layer, backend)
+    if backend in FLASH_BACKENDS and (mask is None or mask.ndim == 2):
         return partial(_by_kernel, flash_attn.attend, mask)
     if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
         raise BackendCannotCarry(

@@ -41,7 +41,7 @@ class ForwardCall:
         padding: the 2-D mask as bool, ``[batch, key]``, true at real tokens; None without padding.
         unmasked: whether no mask hides anything.
         numbered_by_caller: whether the caller passed ``position_ids`` of one axis.
-        from_zero: whether the caller's positions count from 0, in a model that numbers its first token otherwise.
+        counts_from_zero: whether the caller's positions count from 0, in a model that itself begins at another number.
         texts: number of each token's text, ``[batch or 1, query]``, if masks must separate packed texts; else None.
         text_keys: number of keys in each token's text, ``[batch or 1, query]``, for packed encoder rows; else None.
         moved: positions that the scheme changed, ``[batch or 1, query]``; None if it changed none.
@@ -61,7 +61,7 @@ class ForwardCall:
     padding: Tensor | None = None
     unmasked: bool = True
     numbered_by_caller: bool = False
-    from_zero: bool | Tensor | None = None
+    counts_from_zero: bool | Tensor | None = None
     texts: Tensor | None = None
     text_keys: Tensor | None = None
     moved: Tensor | None = None
@@ -93,15 +93,15 @@ class ForwardCall:
         return 0 if cache is None else cache.get_seq_length()
 
     @property
-    def new_positions(self) -> Tensor | None:
-        """Positions of the new tokens, moved by the scheme; None if they count on from the cache."""
+    def stated_positions(self) -> Tensor | None:
+        """Positions of the new tokens by the scheme or else the caller; None if they count on from the cache."""
         return self.position_ids if self.moved is None else self.moved
 
     @property
     def positions(self) -> Tensor:
         """Positions of the new tokens, ``[batch or 1, query]``; by default they count on from the cache."""
-        if self.new_positions is not None:
-            return self.new_positions
+        if self.stated_positions is not None:
+            return self.stated_positions
         return torch.arange(self.length, device=self.tokens.device)[None] + self.past
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hf_posenc.cache.eviction import check_ascending
 from hf_posenc.cache.key_positions import CachedPositions, reads_keys, record_positions
 from hf_posenc.cache.prepare import prepare_cache
-from hf_posenc.cache.provenance import ENTRY, check_recorded_keys, self_attention_cache
+from hf_posenc.cache.provenance import ENTRY, self_attention_cache
 from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NeedsWholeText
@@ -135,13 +135,11 @@ def with_cache(call: ForwardCall) -> ForwardCall:
         encoder=call.keywords.get("encoder_hidden_states") is not None,
         tokens=call.tokens,
         padding=call.padding,
-        positions=call.new_positions,
+        positions=call.stated_positions,
     )
     own = self_attention_cache(cache)
-    if own is not None and isinstance(call.from_zero, bool):
-        setattr(own, COUNTS_FROM_ZERO, call.from_zero)
-    if any(scheme.caches_one_key for scheme in call.schemes):
-        check_recorded_keys(own)
+    if own is not None and isinstance(call.counts_from_zero, bool):
+        setattr(own, COUNTS_FROM_ZERO, call.counts_from_zero)
     return call if cache is call.cache else replace(call, cache=cache)
 
 
@@ -150,7 +148,7 @@ def record_key_positions(call: ForwardCall) -> CachedPositions | None:
     cache, padding = call.own_cache, call.padding
     if cache is None or not any(map(reads_keys, call.schemes)):
         return None
-    keys = record_positions(cache, call.positions, padding, counted=call.new_positions is None)
+    keys = record_positions(cache, call.positions, padding, count_on=call.stated_positions is None)
     if keys.positions is not None:
         check_ascending(cache, keys.positions, call.length, padding)
     return keys
@@ -162,16 +160,16 @@ def forward_context(call: ForwardCall, keys: CachedPositions | None) -> ForwardC
     if contiguous and call.numbered_by_caller:
         contiguous = in_steps_of_one(call.position_ids)  # type: ignore[arg-type]  # set by the caller
     # `generate` passes the positions that the model would count itself.
-    counts_from_0 = call.position_ids is None if keys is None else keys.run_start == 0
-    counted = contiguous and counts_from_0 and call.coordinates is None and not is_traced()
+    from_zero = call.position_ids is None if keys is None else keys.run_start == 0
+    are_indices = contiguous and from_zero and call.coordinates is None and not is_traced()
     weights = call.keywords.get("output_attentions", getattr(call.base.config, "output_attentions", False))
     return ForwardContext(
         padding=call.padding,
         contiguous=contiguous,
         coordinates=call.coordinates,
-        moved=call.moved,
+        repositioned=call.moved is not None,
         keys=keys,
-        counted=counted,
+        are_indices=are_indices,
         caller_mask=call.masks_by_kind is None and isinstance(call.mask, Tensor) and call.mask.ndim == 4,
         positions=call.positions,
         weights=bool(weights),

@@ -17,6 +17,7 @@ from hf_posenc.cache.key_layout import is_growing, layer_at
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.forward.engine_backend import ENGINE_BACKENDS
 from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.positions import ForwardContext
 
@@ -25,16 +26,11 @@ if TYPE_CHECKING:
 
 
 def mask_in_reach(
-    mask: Any,
-    ctx: PositionContext,
-    cache: Cache | None,
-    layer: PatchedLayer,
-    forward: ForwardContext,
-    backend: str,
+    mask: Any, ctx: PositionContext, cache: Cache | None, layer: PatchedLayer, forward: ForwardContext
 ) -> tuple[Any, PositionContext]:
     """Mask and positions of the keys that a layer can attend to; the mask is None if causality alone hides keys."""
     index, length, keys = layer.layer_idx, ctx.query_positions.shape[1], ctx.key_positions.shape[1]
-    if mask is not None and backend == "sdpa" and is_causal_alone(cache, layer, forward):
+    if mask is not None and layer.backend == "sdpa" and is_causal_alone(cache, layer, forward):
         mask = None
     if mask is None and ctx.causal and 1 < length < keys:
         # Prefill of an empty static cache: transformers passes no mask, and places after the queries are unwritten.
@@ -47,7 +43,7 @@ def mask_in_reach(
         misfits = cache is not None and EVICTS in cache.__dict__ and keeps_unseen_keys(layer, keys, cache)
     evicting = None if ctx.contiguous else evicting_layer(cache, index)
     if (evicting is not None and evicting.gaps) or misfits:
-        return visible_keys(ctx, columns_in_reach(ctx, cache, index), layer, backend), ctx
+        return visible_keys(ctx, columns_in_reach(ctx, cache, index), layer), ctx
     return mask, ctx
 
 
@@ -86,14 +82,13 @@ def keeps_unseen_keys(layer: PatchedLayer, keys: int, cache: Cache) -> bool:
     return dropped and (layer.chunk is not None or (layer.window is not None and keys > layer.window))
 
 
-def visible_keys(ctx: PositionContext, columns: Tensor, layer: PatchedLayer, backend: str) -> Tensor | None:
+def visible_keys(ctx: PositionContext, columns: Tensor, layer: PatchedLayer) -> Tensor | None:
     """Mask of visible keys, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
 
     Args:
         ctx: positions of the queries and of the keys in reach.
         columns: indices of these keys in the text, ``[key]``; the last ones are the queries.
-        layer: attention module, with its window or chunk.
-        backend: name of the attention implementation.
+        layer: attention module, with its backend, and its window or chunk.
 
     Raises:
         BackendCannotCarry: the backend does not accept such a mask.
@@ -101,9 +96,9 @@ def visible_keys(ctx: PositionContext, columns: Tensor, layer: PatchedLayer, bac
     length = ctx.query_positions.shape[1]
     if length == 1 and ctx.real_keys is None and layer.window is None and layer.chunk is None:
         return None
-    if backend not in ("eager", "sdpa"):
+    if layer.backend not in ENGINE_BACKENDS:
         raise BackendCannotCarry(
-            f"The attention backend {backend!r} can continue from a cache that dropped keys only token by token. "
+            f"The attention backend {layer.backend!r} can continue from a cache that dropped keys only token by token. "
             'Use model.set_attn_implementation("sdpa").'
         )
     seen = ctx.distance() >= 0

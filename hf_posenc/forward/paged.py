@@ -29,7 +29,8 @@ from hf_posenc.core.tracing import is_captured
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
 from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
 from hf_posenc.forward.layer import PatchedLayer
-from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
+from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
+from hf_posenc.forward.split_terms import SplitTerms
 from hf_posenc.schemes.base import Scheme
 
 NO_GRAPHS = "Scheme {} computes each request of a continuous batch by its own length, which CUDA graphs cannot replay."
@@ -79,7 +80,7 @@ def attend(
             "Continuous batching does not return attention weights. Call the model itself with output_attentions=True."
         )
     scheme = layer.scheme
-    requests = ctx.once("requests", lambda: requests_of(scheme, ctx.query_positions, host))
+    requests = ctx.once_per_forward("requests", lambda: requests_of(scheme, ctx.query_positions, host))
     keys, values = update_pages(host, k, v, layer.layer_idx)
     q, keys = scheme.prepare(q, keys)
     mixed = q.new_zeros(*q.shape[:3], values.shape[-1])
@@ -152,7 +153,7 @@ def _request_call(
         memo=request.memo, first=request.start, hidden=None if ctx.hidden is None else ctx.hidden[:, rows],
     )  # fmt: skip
     key_ctx = replace(query_ctx, query_positions=positions, memo=request.key_memo, first=0, hidden=None)
-    queries, copies, values = rotated(scheme, q, keys, values, query_ctx, key_ctx)
-    queries, terms = scaled(queries, scheme.terms(query_ctx))
-    copies, scaling = copies_of(copies, terms.regions), getattr(layer, layer.score_factor)
-    return AttentionCall(queries, copies, values, terms, query_ctx, None, scaling, layer.live_dropout)
+    queries, copies, values = rotate_regions(region_rotations(scheme, query_ctx, key_ctx), q, keys, values)
+    split, scaling = SplitTerms.of(scheme.terms(query_ctx)), getattr(layer, layer.score_factor)
+    queries, by_region = split.scaled(queries), split.keys_by_region(copies)
+    return AttentionCall(queries, by_region, values, split.terms, query_ctx, None, scaling, layer.live_dropout)

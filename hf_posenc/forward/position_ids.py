@@ -22,7 +22,7 @@ from hf_posenc.errors import InvalidInput
 from hf_posenc.forward.attention_masks import columns_of_new_tokens, counted_positions
 from hf_posenc.forward.current_forward import FIRST_POSITION_ID
 from hf_posenc.forward.forward_call import ForwardCall
-from hf_posenc.forward.validate_inputs import positions_in_range
+from hf_posenc.forward.validate_inputs import check_range
 from hf_posenc.schemes.base import Scheme, implements
 
 
@@ -87,19 +87,27 @@ COUNTS_FROM_ZERO = "posenc_counts_from_zero"  # attribute of a cache: whether ca
 def with_positions(call: ForwardCall) -> ForwardCall:
     """The call with the caller's positions as int64 from 0. Without them, padded calls count their real tokens.
 
+    Padding with a lower number gets 0: ``mask.cumsum(-1) - 1`` gives padding on the left the position −1.
+
     Raises:
         InvalidInput: a position is before the start of the text, or beyond the largest position.
     """
-    positions, padding, cache = call.position_ids, call.padding, call.own_cache
-    if positions is None:
+    padding, cache = call.padding, call.own_cache
+    if call.position_ids is None:
         return call if padding is None else replace(call, position_ids=counted_positions(padding, call.length, cache))
-    positions = positions.long()  # subtraction would overflow in narrow integers
-    counted, first = None, call.base.__dict__.get(FIRST_POSITION_ID)
+    positions = numbers = call.position_ids.long()  # subtraction would overflow in narrow integers
+    from_zero, first = None, call.base.__dict__.get(FIRST_POSITION_ID) or 0
     if first:
-        counted = counts_from_zero(positions, first, padding, _pads(call), cache)
-        positions = from_zero(positions, first, counted, padding, cache)
-    positions = positions_in_range(positions, padding)
-    return replace(call, position_ids=positions, numbered_by_caller=True, from_zero=counted)
+        from_zero = counts_from_zero(numbers, first, padding, _pads(call), cache)
+        from_first = ~from_zero if isinstance(from_zero, Tensor) else not from_zero
+        positions = numbers - first * from_first
+    if padding is not None:
+        real = columns_of_new_tokens(padding, call.length, cache).to(positions.device)
+        positions = torch.where(real, positions, positions.clamp(min=0))
+    if from_zero is False:
+        check_own_numbers(numbers, positions, first)
+    check_range(positions)
+    return replace(call, position_ids=positions, numbered_by_caller=True, counts_from_zero=from_zero)
 
 
 def _pads(call: ForwardCall) -> Tensor | None:
@@ -144,32 +152,23 @@ def _counts_real_tokens(numbers: Tensor, past: int | Tensor, padding: Tensor | N
     length = numbers.shape[1]
     if padding is None:
         return (numbers == torch.arange(length, device=numbers.device) + past).all()
-    counted, real = (
+    before, real = (
         columns.to(numbers.device)
         for columns in (counted_positions(padding, length, cache), columns_of_new_tokens(padding, length, cache))
     )
-    return ((numbers == counted) | ~real).all()
+    return ((numbers == before) | ~real).all()
 
 
-def from_zero(
-    numbers: Tensor, first: int, counted: bool | Tensor, padding: Tensor | None, cache: Cache | None
-) -> Tensor:
-    """Positions from 0, ``[batch or 1, query]``; 0 at padding with a lower number.
+def check_own_numbers(numbers: Tensor, positions: Tensor, first: int) -> None:
+    """Check numbers that count from the model's own ``first``; ``positions`` are the same from 0.
 
     Raises:
-        InvalidInput: a token that no mask hides has the number of padding. Not checked while tracing.
+        InvalidInput: a token that no mask hides has the number of padding.
     """
-    if isinstance(counted, Tensor):
-        positions = torch.where(counted, numbers, numbers - first)
-    else:
-        positions = numbers if counted else numbers - first
-    if padding is not None:
-        real = columns_of_new_tokens(padding, numbers.shape[1], cache).to(numbers.device)
-        positions = torch.where(real, positions, positions.clamp(min=0))
-    if counted is False and bool((below := (positions < 0) & (numbers >= 0)).any()):
+    below = (positions < 0) & (numbers >= 0)
+    if bool(below.any()):
         low = int(numbers.expand_as(below)[below].min())
         raise InvalidInput(
             f"position_ids give a token the position {low}, but texts of this model begin at {first}. "
             "Pass an attention_mask that hides this token as padding, or number the whole text from 0."
         )
-    return positions

@@ -37,9 +37,9 @@ class ForwardContext:
         padding: the caller's 2-D mask as bool, ``[batch, key]``; None if all tokens are real.
         contiguous: whether positions run in steps of one without padding.
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
-        moved: positions that the scheme changed, ``[batch or 1, query]``; None if it changed none.
+        repositioned: whether the scheme changed the positions.
         keys: positions of all keys, cached ones included; None without a cache, or if no layer reads them.
-        counted: whether positions count on from the cache, as the model itself counts; False while tracing.
+        are_indices: whether positions are the indices of the tokens in the text; False while tracing.
         positions: positions of the new tokens, ``[batch or 1, query]``, moved by the scheme.
         weights: whether attention weights are requested, for modules that no keyword reaches.
         texts: number of each token's text, ``[batch or 1, query]``, if masks must separate packed texts; else None.
@@ -47,16 +47,16 @@ class ForwardContext:
         cached: whether the base model got a KV cache that its attention modules must write to.
         caller_mask: whether the caller passed a mask ``[batch or 1, heads or 1, query, token]`` over the whole text.
         memos: values shared by layers on one device with the same number of keys.
-        plans: plans of calls, shared by layers with the same scheme, device and cache state
-            (`hf_posenc.forward.call_plan`). Plans refer to memos; inside a memo they would be a reference cycle.
+        plans: plans of calls by device and cache state, then by scheme (`hf_posenc.forward.call_plan`). Plans refer to
+            memos; inside a memo they would be a reference cycle.
     """
 
     padding: Tensor | None
     contiguous: bool
     coordinates: Tensor | None = None
-    moved: Tensor | None = None
+    repositioned: bool = False
     keys: CachedPositions | None = None
-    counted: bool = False
+    are_indices: bool = False
     caller_mask: bool = False
     positions: Tensor | None = None
     weights: bool = False
@@ -64,7 +64,7 @@ class ForwardContext:
     text_keys: Tensor | None = None
     cached: bool = False
     memos: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict)
-    plans: dict[Hashable, Any] = field(default_factory=dict)
+    plans: dict[Hashable, dict[Any, Any]] = field(default_factory=dict)
 
 
 def context_of(
@@ -75,7 +75,7 @@ def context_of(
     forward: ForwardContext,
     *,
     causal: bool,
-    sizes: tuple[int | Tensor, int] | None = None,
+    sizes: tuple[int | Tensor, int],
 ) -> PositionContext:
     """Positions of one attention call. Call it before the cache takes the new keys: a static cache counts in place.
 
@@ -86,14 +86,13 @@ def context_of(
         position_ids: ``[batch or 1, query]``, if the model passed them.
         forward: context of the forward pass.
         causal: whether the module is a decoder's.
-        sizes: `past_and_keys` of the call, if known.
+        sizes: `past_and_keys` of the call.
     """
-    length, device = query.shape[2], query.device
-    past, keys = past_and_keys(cache, layer, length) if sizes is None else sizes
+    length, device, (past, keys) = query.shape[2], query.device, sizes
     evicting = evicting_layer(cache, layer)
     gaps = evicting is not None and evicting.gaps
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
-    if forward.counted and not gaps and isinstance(past, int) and keys == past + length:  # positions are indices
+    if forward.are_indices and not gaps and isinstance(past, int) and keys == past + length:
         memo = forward.memos.setdefault((device, keys), {})
         all_positions: Any = memo.get(KEYWORD)
         if all_positions is None:
@@ -141,13 +140,11 @@ class CallTokens(NamedTuple):
 def _query_positions(
     tokens: CallTokens, position_ids: Tensor | None, padding: Tensor | None, forward: ForwardContext
 ) -> Tensor:
-    """Positions of the new tokens, ``[batch or 1, query]``: from the scheme, from the model, or counted here."""
-    if forward.moved is not None:
-        return forward.moved.to(tokens.device)
+    """Positions of the new tokens, ``[batch or 1, query]``; outside a forward pass by ``position_ids``, or counted."""
+    if forward.positions is not None:
+        return forward.positions.to(tokens.device)
     if position_ids is not None:
         return position_ids.to(tokens.device).long()
-    if forward.positions is not None:  # a model may pass none to its layers, for example with several axes
-        return forward.positions.to(tokens.device)
     if padding is not None:
         return (padding.cumsum(-1) - 1).clamp(min=0)[:, -tokens.length :]
     return (torch.arange(tokens.length, device=tokens.device) + tokens.past)[None]
@@ -157,7 +154,7 @@ def _key_positions(
     tokens: CallTokens, padding: Tensor | None, positions: Tensor, forward: ForwardContext
 ) -> tuple[Tensor, Tensor | None]:
     """Positions of the keys, ``[batch or 1, key]``, and which keys are real tokens; None if all are."""
-    if not tokens.cached or forward.moved is not None:
+    if not tokens.cached or forward.repositioned:
         return positions, padding
     columns = tokens.columns
     complete = not tokens.gaps and dropped_keys(tokens.past, tokens.length, tokens.keys) == 0

@@ -24,7 +24,7 @@ from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import PositionMap, Region, value_of
-from hf_posenc.core.rotation import AHEAD, CosSinCache, Table, once, rotate, rotate_at_once, table
+from hf_posenc.core.rotation import AHEAD, CosSinCache, Table, memoized_by_columns, rotate, rotate_at_once, table
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.rotate_qk import rotation_of
 from hf_posenc.schemes.base import Scheme
@@ -199,7 +199,7 @@ def keys_at_read(scheme: Scheme, ctx: PositionContext) -> KeysAtRead:
     assert rotation is not None  # without a rotation, the option for one copy is refused
     number = stored_region(regions)
     stored = regions[number]
-    unscaled = scheme.keep("rotation at read", lambda: replace(rotation, amplitude=1.0))  # cached keys are scaled
+    unscaled = scheme.memoized("rotation at read", lambda: replace(rotation, amplitude=1.0))  # cached keys are scaled
     rotations = [
         None
         if region.copy == stored.copy
@@ -236,4 +236,4 @@ def shift_tables(
         ahead = AHEAD if ctx.query_positions.shape[1] == 1 else 0
         return scheme.tables.rows(key, first + columns.start, count, ctx.device, of_positions, ahead)
 
-    return of_columns if is_traced() else once(of_columns)
+    return of_columns if is_traced() else memoized_by_columns(of_columns)

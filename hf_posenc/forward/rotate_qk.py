@@ -1,7 +1,7 @@
 """Rotate queries and keys: each region of a scheme has its own positions, and regions that agree share a key copy.
 
-`region_rotations`, `key_copies` and `query_factor` depend on positions alone and are computed once for all layers.
-`rotate_regions`, `copies_of` and `scale_queries` apply their results to the tensors of one layer.
+`region_rotations` depend on positions alone and are computed once for all layers. `rotate_regions` applies them to the
+tensors of one layer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import PositionMap, Region, at_zero, value_of
 from hf_posenc.core.rotation import Table, rotate, table
-from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme, implements
@@ -100,19 +99,6 @@ def rotate_regions(
     return tuple(queries), tuple(copies), v
 
 
-def rotated(
-    scheme: Scheme,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    ctx: PositionContext,
-    key_ctx: PositionContext | None = None,
-    stored: int | None = None,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-    """Rotate the queries, keys and values of one call: `rotate_regions` by `region_rotations`."""
-    return rotate_regions(region_rotations(scheme, ctx, key_ctx, stored), q, k, v)
-
-
 def cos_sin_of(
     scheme: Scheme, number: int, region: Region, rotation: Rotation, ctx: PositionContext
 ) -> tuple[Table, Table]:
@@ -134,10 +120,10 @@ def cos_sin_of(
         )
 
     # Schemes of different layers may rotate equally and remap differently: a table belongs to one scheme object.
-    query = ctx.once((id(scheme.original), number, "query"), lambda: table_at(query_at, of_query))
+    query = ctx.once_per_forward((id(scheme.original), number, "query"), lambda: table_at(query_at, of_query))
     if one_table:
         return query, query
-    return query, ctx.once((id(scheme.original), number, "key"), lambda: table_at(key_at, of_key))
+    return query, ctx.once_per_forward((id(scheme.original), number, "key"), lambda: table_at(key_at, of_key))
 
 
 def _cos_sin(
@@ -180,39 +166,3 @@ def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:
             "Return one frequency for each pair; for factors by head use Region.by_head."
         )
     return rotation
-
-
-def key_copies(regions: tuple[Region, ...]) -> tuple[int, ...]:
-    """Number of the key copy that each region reads, from 0."""
-    if len(regions) == 1:
-        return (0,)
-    numbers: dict[object, int] = {}
-    return tuple([numbers.setdefault(region.copy, len(numbers)) for region in regions])
-
-
-def copies_of(copies: tuple[Tensor, ...], regions: tuple[Region, ...]) -> tuple[Tensor, ...]:
-    """The key copy of each region; without rotations, all regions share one copy."""
-    return tuple(copies[number % len(copies)] for number in key_copies(regions))
-
-
-def query_factor(terms: Terms) -> tuple[Tensor | None, Terms]:
-    """Factor of the queries, ``[batch or 1, heads or 1, query, 1]`` or None, and the other terms.
-
-    A factor of whole logits (``row_scale``) becomes a factor of the query if no bias is added to its scores.
-    """
-    factor = None if terms.query_scale is None else terms.query_scale[:, None]
-    if terms.row_scale is not None and len(terms.bias) == 0:
-        factor = terms.row_scale if factor is None else factor * terms.row_scale
-        terms = replace(terms, row_scale=None)
-    return None if factor is None else factor[..., None], terms
-
-
-def scale_queries(queries: tuple[Tensor, ...], factor: Tensor | None) -> tuple[Tensor, ...]:
-    """Queries of every region times a factor; None changes nothing."""
-    return queries if factor is None else tuple((query * factor).to(query.dtype) for query in queries)
-
-
-def scaled(queries: tuple[Tensor, ...], terms: Terms) -> tuple[tuple[Tensor, ...], Terms]:
-    """Scale the queries of one call by `query_factor`; return them and the other terms."""
-    factor, terms = query_factor(terms)
-    return scale_queries(queries, factor), terms

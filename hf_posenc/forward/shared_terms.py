@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.placement import first_with_parameters
 from hf_posenc.forward.rotate_decode import DecodeRotation, NoRotation, decode_rotation, stored_region
-from hf_posenc.forward.rotate_qk import key_copies, query_factor
+from hf_posenc.forward.split_terms import SplitTerms
 from hf_posenc.schemes.base import Scheme, implements
 
 T = TypeVar("T")
@@ -50,29 +48,6 @@ PER_LAYER: Any = PerLayer()
 
 
 @dataclass(frozen=True)
-class SharedTerms:
-    """Terms that are the same in all layers of a plan.
-
-    Attributes:
-        terms: terms without the factors of whole queries.
-        query_factor: factors of whole queries, ``[batch or 1, heads or 1, query, 1]``; None without factors.
-        key_copies: number of the key copy that each region reads.
-        scales_only: whether the host's own attention function supports the terms.
-    """
-
-    terms: Terms
-    query_factor: Tensor | None
-    key_copies: tuple[int, ...]
-    scales_only: bool
-
-    @classmethod
-    def of(cls, terms: Terms) -> SharedTerms:
-        """Split the terms of a scheme into factors of queries and other terms."""
-        factor, terms = query_factor(terms)
-        return cls(terms, factor, key_copies(terms.regions), terms.scales_only)
-
-
-@dataclass(frozen=True)
 class SchemeTraits:
     """Properties of a scheme that hold for every forward pass.
 
@@ -93,7 +68,7 @@ class SchemeTraits:
     extra_channels: bool
     caches_one_key: bool
     rotation: DecodeRotation | NoRotation | None = None
-    terms: SharedTerms | None = None
+    terms: SplitTerms | None = None
 
 
 def scheme_traits(scheme: Scheme, causal: bool) -> SchemeTraits:
@@ -129,14 +104,14 @@ def _unless_per_layer(make: Callable[..., T], *args: Any) -> T | None:
         return None
 
 
-def shared_terms(scheme: Scheme, ctx: PositionContext) -> SharedTerms | None:
+def shared_terms(scheme: Scheme, ctx: PositionContext) -> SplitTerms | None:
     """Terms of all layers of a forward pass; None if every layer has its own terms.
 
     Raises:
         ReadsLayer: the terms read a value of one layer, which is `PER_LAYER` in ``ctx``.
     """
     terms = scheme.terms(ctx)
-    return SharedTerms.of(terms) if terms_are_shared(terms) else None
+    return SplitTerms.of(terms) if terms_are_shared(terms) else None
 
 
 def terms_are_shared(terms: Terms) -> bool:
@@ -150,9 +125,9 @@ def terms_are_shared(terms: Terms) -> bool:
     )
 
 
-def _holds_tensors(shared: SharedTerms) -> bool:
-    terms = shared.terms
-    tensors = shared.query_factor, terms.row_scale, terms.sink
+def _holds_tensors(split: SplitTerms) -> bool:
+    terms = split.terms
+    tensors = split.query_factor, terms.row_scale, terms.sink
     return len(terms.bias) > 0 or any(tensor is not None for tensor in tensors)
 
 

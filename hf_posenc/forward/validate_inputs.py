@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.core.tracing import is_either, is_traced
 from hf_posenc.errors import InvalidInput, UnknownKeyword, shown
+from hf_posenc.forward.text_borders import CU_SEQ_LENS, MAX_LENGTHS, TEXT_OF_TOKEN
 from hf_posenc.schemes.base import Scheme
 
 ID_TYPES = (torch.int64, torch.int32)  # what `torch.nn.functional.embedding` takes
@@ -108,30 +109,19 @@ def check_position_ids(positions: Any, tokens: Tensor) -> None:
         )
 
 
-def positions_in_range(positions: Tensor, padding: Tensor | None) -> Tensor:
-    """Check the range of a caller's positions ``[batch or 1, query]``, and return them with 0 for negative padding.
-
-    ``mask.cumsum(-1) - 1`` gives padding on the left the position −1.
-
-    Args:
-        positions: whole numbers.
-        padding: ``[batch, key]``, true at real tokens, if anything is padded.
+def check_range(positions: Tensor) -> None:
+    """Check the range of positions from 0, ``[batch or 1, query]``; negative ones of padding are 0 already.
 
     Raises:
-        InvalidInput: the position of a real token lies outside 0 … 2³¹ − 1.
+        InvalidInput: a position lies outside 0 … 2³¹ − 1.
     """
     if not values_known(positions):
-        return positions
+        return
     low, high = (int(end) for end in positions.aminmax())
-    if low < 0 and padding is not None:
-        real = padding[:, -positions.shape[1] :].to(positions.device)
-        positions = torch.where(real, positions, positions.clamp(min=0))
-        low = int(positions.min())
     if low < 0:
         raise InvalidInput(f"Position {low} is before the start of the text. Count from 0.")
     if high > MAX_LENGTH:
         raise InvalidInput(f"Position {high} is beyond {MAX_LENGTH}, where angles lose precision. Count from 0.")
-    return positions
 
 
 def check_tensor(name: str, value: Any) -> None:
@@ -161,7 +151,7 @@ HARMLESS = frozenset(
         *("pixel_values", "pixel_values_videos", "image_sizes", "input_features", "feature_attention_mask"),
     )
 )
-PACKED_TEXT_KEYWORDS = frozenset(("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"))
+PACKED_TEXT_KEYWORDS = frozenset((*CU_SEQ_LENS, *MAX_LENGTHS, TEXT_OF_TOKEN))
 BUILT_IN_BACKENDS = ("eager", "sdpa", "flex_attention")  # transformers' own, besides FlashAttention
 _PARAMETERS: dict[type, frozenset[str]] = {}
 

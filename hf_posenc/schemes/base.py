@@ -265,7 +265,7 @@ class Scheme(KeepsAnswers):
 
 def implements(scheme: Scheme, hook: str) -> bool:
     """Whether the scheme, or a part of its composition, overrides a hook."""
-    return scheme.keep(hook, lambda: any(overrides(part, hook) for part in scheme.schemes))
+    return scheme.memoized(hook, lambda: any(overrides(part, hook) for part in scheme.schemes))
 
 
 def overrides(scheme: Scheme, hook: str) -> bool:

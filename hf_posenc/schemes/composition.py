@@ -157,7 +157,7 @@ class Composition(Scheme):
         """The part that overrides a hook; the first part if none does."""
         parts = self.schemes
         overriding = (number for number, part in enumerate(parts) if overrides(part, hook))
-        return parts[self.keep(f"part that overrides {hook}", lambda: next(overriding, 0))]
+        return parts[self.memoized(f"part that overrides {hook}", lambda: next(overriding, 0))]
 
     @property
     def shown_name(self) -> str:

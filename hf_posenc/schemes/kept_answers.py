@@ -31,7 +31,7 @@ class KeepsAnswers(nn.Module):
     @property
     def tables(self) -> CosSinCache:
         """Cosine and sine tables kept between forward passes; neither copied nor saved with the scheme."""
-        return self.original.keep("tables", CosSinCache)
+        return self.original.memoized("tables", CosSinCache)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in KEPT}
@@ -42,7 +42,7 @@ class KeepsAnswers(nn.Module):
                 kept.clear()
         super().__setattr__(name, value)
 
-    def keep(self, name: Hashable, make: Callable[[], T]) -> T:
+    def memoized(self, name: Hashable, make: Callable[[], T]) -> T:
         """Result of ``make()``, which depends on the options alone, from the memo if it is there.
 
         Assigning an attribute of a part clears its composition's memo, too. Changes of a list or dictionary in place go

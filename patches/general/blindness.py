@@ -88,7 +88,7 @@ def deviation(one: Tensor, two: Tensor) -> float:
 
 
 def check_inline(model: Any, seen: Observation) -> None:
-    """Refuse a model with inline attention whose outputs difference when the attention is intercepted."""
+    """Refuse a model with inline attention whose outputs differ when the attention is intercepted."""
     if not any(one.inline for one in seen.attentions):
         return
     positions = torch.arange(TOKENS)[None]
@@ -125,7 +125,7 @@ def check_padding(model: Any, seen: Observation) -> None:
 
 
 def check_cached(model: Any, seen: Observation) -> None:
-    """Refuse a decoder whose outputs difference when the first half of a text is in a KV cache."""
+    """Refuse a decoder whose outputs differ when the first half of a text is in a KV cache."""
     if not seen.causal or seen.mixes_otherwise or cache_name(type(model)) is None:
         return
     positions = torch.arange(TOKENS)[None]

@@ -17,7 +17,7 @@ from transformers import Cache, PreTrainedModel
 
 from hf_posenc.cache.provenance import self_attention_cache
 from hf_posenc.errors import InvalidInput
-from hf_posenc.forward.positions import KEYWORD, ForwardContext
+from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.general.attention import (
     CALL,
     OBSERVED,
@@ -29,12 +29,12 @@ from hf_posenc.patches.general.attention import (
     parameters_of,
 )
 from hf_posenc.patches.general.classes import own_class
-from hf_posenc.patches.general.interception import Attend, Interception
+from hf_posenc.patches.general.interception import PRODUCTS, Attend, Interception
 from hf_posenc.patches.general.pending_scores import refused
 from hf_posenc.patches.shared.lookup_attention import LookupAttention, PlacedAttention, mask_per_query
 
 ATTEND = "posenc_attend"  # attribute of modules with the mixin `Inline`: the function that computes their attention
-SOFTMAX, PRODUCTS = "softmax", ("matmul", "bmm")
+SOFTMAX = "softmax"
 
 
 def computes_inline(module: nn.Module) -> bool:
@@ -92,7 +92,8 @@ def run_inline(
         tokens = query.shape[2]
         if cache is not None and cache.new is not None:
             tokens = cache.count
-        refuse_other_keys(class_name, key.shape[2], tokens)
+        if key.shape[2] != tokens:  # keys without a token, such as the prompts of MVP, have no position
+            raise refused(class_name, f"attends to {key.shape[2]} keys, where {tokens} tokens are visible")
         if cache is not None and cache.new is not None:
             key, value = cache.new
         return attend(query, key, value, mask, cache=cache, **keywords)
@@ -103,12 +104,6 @@ def run_inline(
     if must_attend and interception.mixed is None:
         raise refused(class_name, "does not multiply queries of all tokens by their keys in this call")
     return interception.with_weights(output)
-
-
-def refuse_other_keys(name: str, keys: int, tokens: int) -> None:
-    """Refuse keys without a token, such as the prompts of MVP, because they have no position."""
-    if keys != tokens:
-        raise refused(name, f"attends to {keys} keys, where {tokens} tokens are visible")
 
 
 class Inline(nn.Module):
@@ -138,16 +133,15 @@ class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
         layer_call: LayerCall | None = call.pop(CALL, None)
         if layer_call is None:
             context = self.looked_up(call)
-            hidden = self._tokens_first(call[parameters[0]])
+            hidden, channels_first = call[parameters[0]], self.__dict__[OBSERVED].channels_first
+            hidden = hidden.transpose(1, 2) if channels_first else hidden
             layer_call = LayerCall(hidden, None, context.get(KEYWORD), context["position_ids"])
         host_forward = super(InterceptedAttention, self).forward
-        attend = partial(self._attend, layer_call, layer_call.forward)
-        return run_inline(self, host_forward, call, attend, must_attend=True)
+        return run_inline(self, host_forward, call, partial(self._attend, layer_call), must_attend=True)
 
     def _attend(
         self,
         layer_call: LayerCall,
-        forward: ForwardContext | None,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -156,6 +150,7 @@ class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
         cache: Placeholder | None,
         **keywords: Any,
     ) -> Any:
+        forward = layer_call.forward
         if cache is not None and self.is_causal:
             layer_call.cache = cache.cache
         elif cache is not None and cache.cache.get_seq_length() > 0:
@@ -172,6 +167,3 @@ class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
             mask = mask_per_query(mask, query.shape[2], forward)
         keywords = {CALL: layer_call, "output_attentions": forward is not None and forward.weights, **keywords}
         return attend_as_patched(self, query, key, value, mask, **keywords)
-
-    def _tokens_first(self, hidden: Tensor) -> Tensor:
-        return hidden.transpose(1, 2) if self.__dict__[OBSERVED].channels_first else hidden

@@ -238,5 +238,5 @@ class InlineAttention(PlacedAttention):
         """Attention by the model's own function, or eager if weights are requested: these models always return them."""
         mask, q, k, v = call.plan.mask, call.queries[0], call.keys[0], call.values
         if host.get("output_attentions") and (mask is None or isinstance(mask, Tensor)):
-            return eager_attention(self, q, k, v, mask, self.scaling * call.shared.terms.logit_scale, self.live_dropout)
+            return eager_attention(self, q, k, v, mask, self.scaling * call.split.terms.logit_scale, self.live_dropout)
         return super()._attend_by_host(call, host)

@@ -79,3 +79,12 @@ def test_negative_positions_in_padding(case: Case) -> None:
         assert max_deviation(given, derived, mask.bool())[0] <= case.tolerance("cache")
         with pytest.raises(InvalidInput, match="Position -1 is before the start"):
             forward(model, tokens, position_ids=positions)
+
+
+def test_negative_positions_before_unwritten_places() -> None:
+    """A mask over all places of a static cache ends with zeros, which are not those of the new tokens."""
+    with LLAMA["rope"].patched() as model:
+        cache = StaticCache(config=model.config, max_cache_len=12)
+        mask, positions = (torch.arange(12) < 8)[None], torch.tensor([[0, 1, 2, 3, 4, 5, 6, -1]])
+        with pytest.raises(InvalidInput, match="Position -1 is before the start"):
+            model(random_tokens(model, 8), attention_mask=mask, position_ids=positions, past_key_values=cache)

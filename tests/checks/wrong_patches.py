@@ -110,7 +110,7 @@ def drop_bias_on(*backends: str) -> Modify:
 
     def without_bias(attention: Any, engine: Any, call: RotatedCall, *rest: Any) -> Any:
         if attention.config._attn_implementation in backends:
-            call = call._replace(shared=replace(call.shared, terms=Terms(visible=Band(None, 10**6))))
+            call = call._replace(split=replace(call.split, terms=Terms(visible=Band(None, 10**6))))
         return engine(call, *rest)
 
     return in_first_attention("_attend_by_engine", without_bias)

@@ -16,7 +16,7 @@ from hf_posenc.checks.tiny_models import HEADS, KV_HEADS, TRAINED_LENGTH, WIDTH,
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
-from hf_posenc.errors import CannotCombine, OptionOutOfRange
+from hf_posenc.errors import CannotCombine, InvalidInput, OptionOutOfRange, UnknownKeys
 from hf_posenc.forward import rotate_decode
 from hf_posenc.forward.rotate_decode import DecodeRotation
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
@@ -112,6 +112,23 @@ REFUSED = {
     "an encoder": ("bert", "rope+rerope", OptionOutOfRange, "an encoder has no KV cache"),
     "nothing rotated": ("gpt2", "alibi+lm_infinite", CannotCombine, "rotates nothing"),
 }
+
+
+@torch.no_grad()
+def test_keys_of_unknown_origin_are_refused() -> None:
+    """PEFT's prefix tuning puts some into an empty cache; a copy for each region needs no rotation when it is read."""
+
+    def with_prefix(copies: str) -> Tensor:
+        model, keys = patched("rerope", copies), torch.zeros(1, KV_HEADS, 3, WIDTH // HEADS)
+        cache = DynamicCache(config=model.config)
+        for layer in range(model.config.num_hidden_layers):
+            cache.update(keys, keys, layer)
+        return model(text(length=5), past_key_values=cache).logits
+
+    with pytest.raises(InvalidInput, match="3 tokens that this model has not put there"):
+        with_prefix("one")
+    with pytest.warns(UnknownKeys):
+        assert with_prefix("copies").isfinite().all()
 
 
 @pytest.mark.parametrize("what", REFUSED)

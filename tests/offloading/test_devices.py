@@ -90,7 +90,7 @@ def test_padding_and_coordinates_follow_the_layer(without_values: None) -> None:
     padding = torch.ones(2, 9, dtype=torch.bool, device=HERE)
     context = ForwardContext(padding, False, coordinates=torch.zeros(2, 9, 3, device=HERE))
     contexts = [
-        context_of(torch.empty(2, 4, 9, 16, device=device), None, 0, None, context, causal=True)
+        context_of(torch.empty(2, 4, 9, 16, device=device), None, 0, None, context, causal=True, sizes=(0, 9))
         for device in (HERE, THERE)
     ]
     for ctx, device in zip(contexts, (HERE, THERE), strict=True):

@@ -53,7 +53,7 @@ def with_terms(change: Callable[[Terms], Terms]) -> dict[str, Any]:
     """Attention that hands on other terms than its scheme's."""
 
     def changed(call: RotatedCall) -> RotatedCall:
-        return call._replace(shared=replace(call.shared, terms=change(call.shared.terms)))
+        return call._replace(split=replace(call.split, terms=change(call.split.terms)))
 
     def by_engine(self: Any, call: RotatedCall, *rest: Any) -> Any:
         return PatchedAttention._attend_by_engine(self, changed(call), *rest)
@@ -70,7 +70,7 @@ def leaving_out(**neutral: Any) -> dict[str, Any]:
 
 def unscaled(self: Any, call: Any, host: Any, cache: Any) -> Any:
     """Queries without the factor that they were multiplied by."""
-    factor = call.shared.query_factor
+    factor = call.split.query_factor
     queries = call.queries if factor is None else tuple(q / factor for q in call.queries)
     return PatchedAttention.mix(self, call._replace(queries=queries), host, cache)
 

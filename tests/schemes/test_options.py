@@ -104,12 +104,12 @@ def test_an_option_changed_after_patching_is_followed(name: str, part: int, opti
 
 def test_what_is_kept_goes_when_a_part_changes() -> None:
     scheme: Scheme = patch_model(llama(), "rerope").model.layers[0].self_attn.scheme
-    assert scheme.keep("answer", lambda: 1) == 1
-    assert scheme.keep("answer", lambda: 2) == 1
+    assert scheme.memoized("answer", lambda: 1) == 1
+    assert scheme.memoized("answer", lambda: 2) == 1
     scheme.schemes[0].note = "a part's"  # type: ignore[assignment]
-    assert scheme.keep("answer", lambda: 2) == 2
+    assert scheme.memoized("answer", lambda: 2) == 2
     scheme.note = "its own"  # type: ignore[assignment]
-    assert scheme.keep("answer", lambda: 3) == 3
+    assert scheme.memoized("answer", lambda: 3) == 3
 
 
 def test_a_copy_keeps_its_own() -> None:

@@ -16,7 +16,7 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation import rotate, table
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.core.torch_state import fixed_seed
-from hf_posenc.forward.rotate_qk import rotated
+from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from properties.layer import Layer, gaussian
 from properties.target import ROUNDING, WIDTH, PropertyTarget, PropertyValue, not_applicable
 
@@ -165,7 +165,7 @@ def grid_scores(target: PropertyTarget, rotation: Rotation, grid: Tensor) -> Ten
     coordinates = torch.nn.functional.pad(grid, (0, max(count - 2, 0)))[None]
     if rotation.axes == layer.scheme.rotation().axes:  # type: ignore[union-attr]  # its own axes: through its own hook
         ctx = PositionContext(*(torch.arange(len(grid))[None],) * 2, True, True, coordinates=coordinates)
-        (q,), (k,), _ = rotated(layer.scheme, q, k, k, ctx)
+        (q,), (k,), _ = rotate_regions(region_rotations(layer.scheme, ctx), q, k, k)
     else:
         cos_sin = table(rotation, coordinates)
         q, k = rotate(q, rotation, cos_sin), rotate(k, rotation, cos_sin)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hf_posenc.attention.call import AttentionCall, causal_band
-from hf_posenc.core.regions import EVERYTHING, Band
+from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import BlockBias
 from hf_posenc.errors import BackendCannotCarry
 
@@ -88,8 +88,6 @@ def slopes_of(call: AttentionCall) -> Tensor | None:
 
 def window_of(band: Band) -> tuple[int, int]:
     """Numbers of visible keys to the left and to the right of a query's own key; −1 for no bound."""
-    if band == EVERYTHING:
-        return -1, -1
     left = -1 if band.farthest is None else band.farthest - 1
     right = -1 if band.nearest is None else -band.nearest
     return left, right

@@ -13,7 +13,8 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes.dense_blocks import add_biases, at_least_float32, visibility
+from hf_posenc.attention.routes.dense_blocks import add_biases, at_least_float32
+from hf_posenc.attention.visible_pairs import visibility
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Bias, Block, BlockBias
 from hf_posenc.core.tracing import is_traced

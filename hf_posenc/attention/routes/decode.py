@@ -18,8 +18,8 @@ from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes.dense_blocks import pairs_in_band, visibility
 from hf_posenc.attention.routes.key_bias import relative_to
+from hf_posenc.attention.visible_pairs import pairs_in_band, visibility
 from hf_posenc.core.grouped_heads import packed_mask
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
@@ -70,20 +70,19 @@ def _reads(call: AttentionCall) -> Iterator[Read]:
 
 def attend_reads(reads: list[Read], call: AttentionCall) -> Tensor:
     """Attention output ``[batch, heads, 1, value_dim]`` merged from several kernel calls."""
-    query, sink, scale = call.queries[0], call.terms.sink, call.scale
-    out, lse = None, None
+    parts = []
     for number, columns, mask in reads:
         keys, values = call.keys_of(number, columns), call.values[:, :, columns]
-        part, part_lse = flash_cpu.attend_rows(call.queries[number], keys, values, mask, scale)
-        if out is None or lse is None:
-            out, lse = part.float(), part_lse
-        else:
-            merge.merge_into(out, lse, part, part_lse)
-    if out is None or lse is None:
-        return torch.zeros_like(query)
-    if sink is not None:
-        out, _ = merge.with_sink(out, lse, sink)
-    return out.to(query.dtype)
+        parts.append(flash_cpu.attend_rows(call.queries[number], keys, values, mask, call.scale))
+    if not parts:
+        return torch.zeros_like(call.queries[0])
+    (out, lse), *others = parts
+    out = out.float()
+    for part, part_lse in others:
+        merge.merge_into(out, lse, part, part_lse)
+    if call.terms.sink is not None:
+        out, _ = merge.with_sink(out, lse, call.terms.sink)
+    return out.to(call.values.dtype)
 
 
 def _columns(seen: Tensor) -> slice:

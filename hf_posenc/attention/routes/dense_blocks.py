@@ -11,9 +11,7 @@ it. With a single block of all queries this is the reference that returns the at
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, reduce
-from operator import or_
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +20,10 @@ from torch.utils.checkpoint import checkpoint
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.route import Compute, Route
 from hf_posenc.attention.routes.key_bias import relative_to
+from hf_posenc.attention.visible_pairs import Pairs, pairs_of
 from hf_posenc.core.grouped_heads import half_products, products
-from hf_posenc.core.regions import EVERYTHING, Band
-from hf_posenc.core.terms import (
-    Bias,
-    Block,
-    KeyBias,
-    ToeplitzBias,
-)
+from hf_posenc.core.regions import EVERYTHING
+from hf_posenc.core.terms import Bias, Block, KeyBias, ToeplitzBias
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
@@ -53,20 +47,6 @@ def attend(call: AttentionCall) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
-class Pairs(NamedTuple):
-    """Visibility of the pairs of a block, the same in all layers. Each tensor broadcasts to ``[batch, 1, rows, key]``.
-
-    Attributes:
-        claims: bool, the pairs of each region, by its number. Regions without a visible pair may be left out.
-        seen: bool, the visible pairs.
-        added: values that a float mask adds to the logits; 0.0 without such a mask.
-    """
-
-    claims: dict[int, Tensor]
-    seen: Tensor
-    added: Tensor | float
-
-
 def prepare(call: AttentionCall) -> Compute:
     """The function for calls like ``call``. Visible pairs of a small call are computed here, once for all layers."""
     if call.query_length > rows_of_block(call) or not is_small(call) or torch.is_grad_enabled():
@@ -85,18 +65,6 @@ def prepare_with_weights(call: AttentionCall) -> Callable[[AttentionCall], tuple
 def is_small(call: AttentionCall) -> bool:
     """Whether the visible pairs of a call may be kept for all layers: there are few, and nothing is traced."""
     return not is_traced() and call.query_length * call.key_length <= MOST_KEPT_PAIRS
-
-
-def pairs_of(call: AttentionCall, rows: slice) -> Pairs:
-    """Visible pairs of some queries, and the region of each pair."""
-    claims = {number: pairs_in_band(region.band, call, rows) for number, region in enumerate(call.terms.regions)}
-    seen, added = visibility(call, rows)
-    seen = seen & reduce(or_, claims.values()) if call.terms.split else seen
-    on_cpu = call.values.device.type == "cpu"
-    if len(claims) > 1 and on_cpu and not (call.terms.values or is_traced() or torch.is_grad_enabled()):
-        # A text shorter than the window needs the scores of one region only. Other devices would have to synchronise.
-        claims = {number: pairs for number, pairs in claims.items() if bool((pairs & seen).any())} or {0: claims[0]}
-    return Pairs(claims, seen, added)
 
 
 def rows_of_block(call: AttentionCall) -> int:
@@ -234,24 +202,6 @@ def add_biases(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], in
 def for_content_biases(block: Block) -> Block:
     """The block in float32, which content biases expect in float64 models, too."""
     return block.in_float32() if block.query.dtype == torch.float64 else block
-
-
-def pairs_in_band(band: Band, call: AttentionCall, rows: slice) -> Tensor:
-    """True for the pairs of some queries that are in a band, bool ``[batch or 1, 1, rows, key]``."""
-    return band.holds(call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :])[:, None]
-
-
-def visibility(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
-    """Visible pairs, bool, broadcast to ``[batch, 1, rows, key]``; and what a float mask adds to the logits."""
-    seen = pairs_in_band(call.terms.visible, call, rows)
-    mask = call.mask_of(rows)
-    if mask is None:
-        return seen & call.causal_mask(rows) if call.ctx.causal else seen, 0.0
-    mask = mask[..., : seen.shape[-1]]
-    if mask.dtype == torch.bool:
-        return seen & mask, 0.0
-    hidden = mask <= torch.finfo(mask.dtype).min
-    return seen & ~hidden, mask.masked_fill(hidden, 0.0)
 
 
 def softmax_with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:

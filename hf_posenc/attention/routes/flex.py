@@ -70,10 +70,7 @@ def refusal_reason(call: AttentionCall) -> str | None:
         "dropout of attention weights": lambda: call.dropout > 0.0,
         "gradients on the CPU": lambda: call.values.device.type == "cpu" and _needs_gradients(call),
     }
-    for reason, holds in reasons.items():
-        if holds():
-            return reason
-    return None
+    return next((reason for reason, holds in reasons.items() if holds()), None)
 
 
 def _needs_gradients(call: AttentionCall) -> bool:

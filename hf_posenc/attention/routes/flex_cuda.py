@@ -86,9 +86,7 @@ def agrees_with_formula(dtype: torch.dtype, dim: int, device: str, trained: bool
     fields are separate arguments, because the compiler passes no named tuples.
     """
     kind = Kind(dtype, dim, device, trained, merged)
-    if tracing:
-        return kind.dtype in ALLOWED and kind not in FAILED
-    return kind.dtype in ALLOWED and kind not in FAILED and _checked(kind)
+    return kind.dtype in ALLOWED and kind not in FAILED and (tracing or _checked(kind))
 
 
 FAILED: set[Kind] = set()

@@ -32,7 +32,7 @@ from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, length_
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.grouped_heads import attend_packed, products
-from hf_posenc.core.rotation import Table, once, rotate, rotate_at_once, table
+from hf_posenc.core.rotation import Table, halves, memoized_by_columns, rotate, rotate_at_once, table
 from hf_posenc.core.terms import Bias, Block, BlockBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NotTraceable
@@ -70,7 +70,7 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     def key_table(columns: slice) -> Table:
         return query_table if columns.start == newest else table_of_keys(ctx, rotation, columns)
 
-    return partial(_decode, length, rotation, query_table, once(key_table), ctx.key_positions[:, 0])
+    return partial(_decode, length, rotation, query_table, memoized_by_columns(key_table), ctx.key_positions[:, 0])
 
 
 def _decode(
@@ -165,7 +165,7 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
             tables = table(rotation, key_positions[:, columns])
         else:  # in decoding, computed once for all layers
             make_table = partial(table_of_keys, call.ctx, rotation, columns)
-            tables = call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), make_table)
+            tables = call.ctx.once_per_forward(("rotated keys", rotation, columns.start, columns.stop), make_table)
         return rotate(call.keys[0][:, :, columns], rotation, tables)
 
     row_scale = call.terms.row_scale
@@ -236,25 +236,16 @@ def rotation_bias(rotation: Rotation, frequencies: Tensor, block: Block) -> Tens
         frequencies: of every query of the call, ``[batch or 1, query, pairs]``.
         block: holds unrotated queries and keys.
     """
-    first_of, second_of = channels_of_pairs(rotation)
+    channels = [half for x in (block.query, block.key) for half in halves(x[..., : rotation.dims], rotation.layout)]
     distance = block.distance.to(frequencies.dtype)
     total = torch.zeros_like(block.scores)
     for pair in range(frequencies.shape[-1]):
         angle = (distance * frequencies[:, block.rows, pair, None])[:, None]
-        (qa, qb), (ka, kb) = ((first_of(x, pair), second_of(x, pair)) for x in (block.query, block.key))
+        qa, qb, ka, kb = (half[..., pair : pair + 1] for half in channels)
         inner = products(torch.cat((qa, qb), -1), torch.cat((ka, kb), -1))
         outer = products(torch.cat((qb, -qa), -1), torch.cat((ka, kb), -1))
         total = total - inner * (2 * (angle / 2).sin() ** 2).float() - outer * angle.sin().float()
     return total * block.scaling
-
-
-def channels_of_pairs(rotation: Rotation) -> tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor, int], Tensor]]:
-    """Two functions of ``x […, head_dim]`` and a pair's number: its first and its second channel, ``[…, 1]``."""
-    step, offset = (1, rotation.dims // 2) if rotation.layout == "half" else (2, 1)
-    return (
-        lambda x, pair: x[..., step * pair : step * pair + 1],
-        lambda x, pair: x[..., step * pair + offset : step * pair + offset + 1],
-    )
 
 
 ROUTE = Route("length_rotation", accepts, prepare)

@@ -39,9 +39,7 @@ def accepts(call: AttentionCall) -> bool:
     """Whether a decoder's call on the CPU has no mask or dropout, and regions that can be cut as its only terms."""
     has_regions = call.terms.sink is not None or call.terms.visible == EVERYTHING  # not just a window: `sliding_window`
     return (
-        call.ctx.contiguous
-        and call.mask is None
-        and call.dropout == 0.0
+        call.is_unmasked_suffix
         and has_regions
         and can_split(call)
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)

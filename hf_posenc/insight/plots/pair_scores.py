@@ -14,9 +14,11 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.attention.visible_pairs import pairs_of
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
-from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
+from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
+from hf_posenc.forward.split_terms import SplitTerms
 from hf_posenc.insight.plots.registry import Target, position_range
 from hf_posenc.schemes.base import Scheme
 
@@ -26,7 +28,7 @@ OfBlock = Callable[[Block, slice], Tensor]
 
 def seen(call: AttentionCall) -> Tensor:
     """Return the pairs that are visible, bool ``[batch or 1, 1, query, key]``; there is no mask of a caller."""
-    return dense_blocks.pairs_of(call, slice(0, call.query_length)).seen
+    return pairs_of(call, slice(0, call.query_length)).seen
 
 
 def distances(call: AttentionCall) -> Tensor:
@@ -66,7 +68,7 @@ def merged(call: AttentionCall, of_block: OfBlock) -> Tensor:
         return torch.cat([merged(length_rotation.rotated_call(call, *run), of_block) for run in runs], dim=2)
     every, keys = slice(0, call.query_length), dense_blocks.upcast(call)[0]
     rows = slice(call.first_query, call.first_query + call.query_length)
-    pairs = dense_blocks.pairs_of(call, every)
+    pairs = pairs_of(call, every)
     values: Tensor | None = None
     for number, claimed in pairs.claims.items():
         value = of_block(dense_blocks.block_of(call, number, keys, every, pairs.seen), rows)
@@ -110,15 +112,15 @@ def attention_call(
         ctx: positions of the tokens.
         last: number of query rows, the last ones; None for all.
     """
-    queries, keys, values = rotated(scheme, q, k, v, ctx)
+    queries, copies, values = rotate_regions(region_rotations(scheme, ctx), q, k, v)
     extra = scheme.extra_key_channels(ctx)
     ctx = ctx if extra is None else replace(ctx, extra_key_channels=extra.float())
     if last is not None:
         queries = tuple(one[:, :, -last:] for one in queries)
         ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
-    queries, terms = scaled(queries, scheme.terms(ctx))
-    copies = copies_of(keys, terms.regions)
-    return AttentionCall(queries, copies, values, terms, ctx, None, scheme.geometry.head_dim**-0.5)
+    split = SplitTerms.of(scheme.terms(ctx))
+    queries, keys = split.scaled(queries), split.keys_by_region(copies)
+    return AttentionCall(queries, keys, values, split.terms, ctx, None, scheme.geometry.head_dim**-0.5)
 
 
 def remaps(target: Target) -> bool:

@@ -139,15 +139,15 @@ def capture(attention: Any, layer: int, on_call: CallCallback) -> None:
     mix = attention.mix
 
     def recorded(call: RotatedCall, host: dict[str, Any], cache: Any) -> Any:
-        plan, shared, ctx, sink = call.plan, call.shared, call.ctx, host.get("s_aux")
+        plan, split, ctx, sink = call.plan, call.split, call.ctx, host.get("s_aux")
         count = plan.ctx.key_positions.shape[1]  # later entries of a static cache are not written yet
-        keys = tuple(call.keys[number % len(call.keys)][:, :, :count] for number in shared.key_copies)
+        keys = tuple(key[:, :, :count] for key in split.keys_by_region(call.keys))
         at_read = () if plan.at_read is None else plan.at_read.rotations
-        if shared.scales_only:  # the model's own function knows no other positions
+        if split.scales_only:  # the model's own function knows no other positions
             positions, at_read = torch.arange(count, device=ctx.device)[None], ()
             last = positions[:, -call.queries[0].shape[2] :]
             ctx = PositionContext(last, positions, attention.is_causal, contiguous=True)
-        terms = shared.terms if sink is None else with_sink(shared.terms, sink)
+        terms = split.terms if sink is None else with_sink(split.terms, sink)
         mask = plan.mask if isinstance(plan.mask, Tensor) and plan.mask.ndim == 4 else None  # None: causality alone
         factor, cap = getattr(attention, attention.score_factor), host.get("softcap")
         values = call.values[:, :, :count]

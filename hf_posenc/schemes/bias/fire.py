@@ -120,7 +120,7 @@ class FIRE(Scheme):
 
     def token_bias(self, ctx: PositionContext, position: int, keys: int) -> Tensor:
         """Bias ``[1, heads, keys]`` of a decoded token on the CPU; the cache keeps ψ of all distances."""
-        memo: dict[str, Any] = ctx.with_cache(("fire", *self.edition), dict)
+        memo: dict[str, Any] = ctx.once_per_text(("fire", *self.edition), dict)
         table: Tensor | None = memo.get("numerator")  # at falling distances, the last one 0
         if table is None or len(table) < keys:
             table = memo["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))

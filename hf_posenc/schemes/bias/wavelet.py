@@ -69,7 +69,8 @@ class Wavelet(Scheme):
         """q_i · p_{i−j} for a block of queries."""
         reach = min(self.reach, ctx.key_positions.shape[1]) if ctx.steady else self.reach
         later = 0 if ctx.causal else reach  # a decoder has no negative distances
-        table = ctx.once(("wavelet", self.wavelets, reach, later), lambda: self.table(reach, later, ctx.device))
+        key = ("wavelet", self.wavelets, reach, later)
+        table = ctx.once_per_forward(key, lambda: self.table(reach, later, ctx.device))
 
         steady = ctx.steady and not torch.is_grad_enabled()
 

@@ -159,7 +159,7 @@ class DeBERTa(Scheme):
             project = self.own[ctx.layer]  # type: ignore[assignment]  # modules are not typed by what they hold
         dtype = self.table.weight.dtype if ctx.hidden is None else ctx.hidden.dtype  # dtype of the projections
         make = partial(self.projected, project, dtype, continues=ctx.kept is not None)
-        codes, shifted = ctx.with_cache(("deberta", *self.edition), make)
+        codes, shifted = ctx.once_per_text(("deberta", *self.edition), make)
         ahead = ctx.ahead if ctx.steady and not is_traced() else None
         return BlockBias(
             partial(self._block_bias, codes, ahead),

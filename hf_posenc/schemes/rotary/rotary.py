@@ -69,7 +69,7 @@ class Rotary(Scheme):
         return geometric(self.base, self.dims) if own is None else tuple(own.rotation.frequencies)
 
     def rotation(self) -> Rotation:
-        return self.keep("its rotation", lambda: self.rotation_by(self.frequencies()))
+        return self.memoized("its rotation", lambda: self.rotation_by(self.frequencies()))
 
     def rotation_by(self, frequencies: tuple[float, ...]) -> Rotation:
         """The rotation by given frequencies, with the scheme's layout and amplitude."""
@@ -172,7 +172,7 @@ class RoPE(Rotary):
     def rotation(self) -> Rotation:
         if self.correction is not None:
             return Rotation(self.corrected(self.correction), self.layout, values=self.on_v)
-        return self.keep("its rotation", lambda: Rotation(self.frequencies(), self.layout, values=self.on_v))
+        return self.memoized("its rotation", lambda: Rotation(self.frequencies(), self.layout, values=self.on_v))
 
     def corrected(self, correction: Tensor) -> Tensor:
         """ω_m e^(δ_m) for ``correction [pairs]`` in any dtype, in float64 where the device has it.
