@@ -93,26 +93,23 @@ def without_reference(comparison: Comparison) -> Iterator[str]:
 
 
 def options_chosen(comparison: Comparison) -> Iterator[str]:
-    """Say which options the comparison chose, and on which text."""
-    tuned = comparison.about.get("tuned")
+    """Say which options the comparison chose, on which text, and which schemes kept theirs."""
+    tuned, schemes = comparison.about.get("tuned"), comparison.about["schemes"]
     how = f"for the lowest loss on {names_of(tuned['text'])}" if tuned else "by the comparison"
-    for scheme in comparison.about["schemes"]:
+    for scheme in schemes:
         for options in list(scheme.get("chosen", {}).values())[:1]:  # they are the same at every length
             chosen = "; ".join(f"{name} {option_text(value)}" for name, value in options.items())
             yield f"{scheme['label']}: options chosen {how}, {chosen}."
+    kept = [scheme["label"] for scheme in schemes if tuned and scheme["scheme"] and not scheme["chosen"]]
+    if tuned and kept:
+        yield f"{', '.join(kept)}: no other options that were tried have a lower loss on {names_of(tuned['text'])}."
 
 
 def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
     """Say which checkpoints carry a scheme, which then serves as the baseline."""
-    if own := about["model_scheme"]:
-        yield f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
-        return
-    for model in about.get("models", ()):
-        if model["scheme"]:
-            yield (
-                f"{model['name']} carries {model['scheme']}, which is its baseline; the others take its place on its "
-                "weights."
-            )
+    for model in about.get("models") or [{"name": "The checkpoint", "scheme": about["model_scheme"]}]:
+        if own := model["scheme"]:
+            yield f"{model['name']} carries {own}, its baseline. Other schemes replace {own} on the same weights."
 
 
 def tasks_beyond_the_model(comparison: Comparison) -> Iterator[str]:
@@ -138,7 +135,7 @@ def method(about: Mapping[str, Any]) -> list[str]:
     longest = about.get("longest") or about["lengths"][-1]
     patched = (
         f"Every scheme is patched once, for {longest:,} tokens, and measured at all lengths with that factor, unless "
-        "another is given for it."
+        "it has a factor of its own."
     )
     sentences = [
         f"Model: {about['model']}. {trained_lengths(about)} {patched}",
@@ -166,8 +163,8 @@ def text_and_settings(about: Mapping[str, Any], longest: int) -> Iterator[str]:
         yield f"Text: {text}."
     if read_by("scored", tasks):
         yield (
-            f"Windows of the text are at random places of all its parts, with {longest:,} tokens before their end; the "
-            "tokens scored are the same at every length and for every scheme."
+            f"Windows of {longest:,} tokens stand at random places in all parts of the text; the scored tokens at "
+            "their end are the same at every length and for every scheme."
         )
     values: dict[str, Any] = {**about, "depths": [f"{100 * depth:g} %" for depth in about["depths"]]}
     for name in SETTINGS:

@@ -80,7 +80,7 @@ class CommonWords(Notes):
     """One set of common words, in a list of any size.
 
     Args:
-        common_words: number of common words, all of which are asked for.
+        common_words: number of common words; the question asks for all of them.
         often: number of times that each common word occurs.
         rarely: number of times that every other word occurs; a unit of filler is one such word.
     """
@@ -137,8 +137,8 @@ class Questions(Notes):
     Args:
         depth: depth of the document about the person in question.
         qa_hops: number of documents that the answer needs, 1 or 2.
-        sentences: sentences of the user's text, each of which is one of the other documents; by default, these are
-            about other people and towns.
+        sentences: sentences of the user's text; each is one of the other documents. By default, these are about other
+            people and towns.
     """
 
     intro = DOCUMENTS_INTRO

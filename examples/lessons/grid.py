@@ -17,12 +17,7 @@ for scheme in schemes("rope_nd", "rope"):
     together = float((by_offset - by_offset[:, :, :1] - by_offset[:, :1]).abs().max())
     above, left = float(scores[0, SIDE * 3, SIDE * 3 - 1]), float(scores[0, SIDE * 3 + 4, SIDE * 3 + 3])
     rows[scheme] = together, above, left
-columns = (
-    "scheme",
-    "what rows and columns do together",
-    "score of the row above's last patch",
-    "of the patch to the left",
-)
+columns = "scheme", "rest beyond rows + columns", "score of the last patch one row up", "of the left neighbour"
 show(columns, [(scheme, *values) for scheme, values in rows.items()])
 for scheme, (together, above, left) in rows.items():
     assert scheme != "rope_nd" or (together < 1e-5 and abs(above - left) > 0.1)

@@ -20,7 +20,7 @@ for scheme in schemes("alibi"):
     weights = {
         "before": before,
         "after": (torch.softmax(scores - bias, dim=-1) + bias).tril(),
-        "before, and a number a row": torch.softmax(scores + gaussian(1, COUNT, 1, seed=2), dim=-1),
+        "before, and a number per row": torch.softmax(scores + gaussian(1, COUNT, 1, seed=2), dim=-1),
     }
     rows = {name: (float(w.min()), float((w.sum(-1) - 1).abs().max()), apart(w, before)) for name, w in weights.items()}
     columns = scheme, "least weight", "sum of a row less 1", "difference to the first"
@@ -28,4 +28,4 @@ for scheme in schemes("alibi"):
     of_key = (bias - bias[..., :1]).diff(dim=1).tril()  # a row less the one before it, which sees all keys but the last
     assert scheme != "alibi" or float(of_key.abs().max()) < 1e-6
     assert rows["after"][0] < 0 < 1e-6 < rows["after"][1]
-    assert rows["before, and a number a row"][2] < 1e-6
+    assert rows["before, and a number per row"][2] < 1e-6

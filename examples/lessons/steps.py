@@ -12,7 +12,7 @@ for scheme in schemes("integer", "norm01", "sinusoidal"):
     for length in (3, 4, 5, 100):
         code = codes(scheme, length)
         rows[scheme, length] = float((code[1] - code[0]).norm() / code.shape[1] ** 0.5), float(code.abs().max())
-columns = "scheme", "words", "first step, a channel", "largest number"
+columns = "scheme", "words", "first step per channel", "largest number"
 show(columns, [(*key, *value) for key, value in rows.items()])
 for (scheme, length), (step, largest) in rows.items():
     assert scheme != "norm01" or abs(step - 1 / (length - 1)) < 1e-6

@@ -15,7 +15,7 @@ from transformers import Conv1D, PreTrainedModel
 from hf_posenc.checkpoints.export import export
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.native_parameters import rope_parameters_of
-from hf_posenc.checkpoints.peft import load_peft_adapter
+from hf_posenc.checkpoints.peft import load_peft_adapter, without_peft_noise
 from hf_posenc.checks.case import Case, seeded_noise
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import Measured, register_check, worst
@@ -91,7 +91,8 @@ def add_lora(model: PreTrainedModel) -> PeftModel:
 
     by_column = any(isinstance(part, Conv1D) for part in model.modules())
     config = peft.LoraConfig(r=2, target_modules=attention_projections(model), fan_in_fan_out=by_column)
-    adapted = peft.get_peft_model(model, config).eval()
+    with without_peft_noise():
+        adapted = peft.get_peft_model(model, config).eval()
     with torch.no_grad():
         for weight, noise in seeded_noise(adapted, "lora_"):
             weight.copy_(0.1 * noise)

@@ -52,7 +52,7 @@ def check_scheme(
         options: as `hf_posenc.patch_model` takes them.
 
     Returns:
-        One `Deviation` a check. Its ``failed`` is true if the value exceeds the tolerance, or if the check raised.
+        One `Deviation` per check. Its ``failed`` is true if the value exceeds the tolerance, or if the check raised.
 
     Raises:
         PosEncError: `hf_posenc.patch_model` refuses the patch.

@@ -28,7 +28,7 @@ class SchemeRecord:
     Attributes:
         name: name in the literature, lower case.
         aliases: other names of the scheme.
-        needs: properties that a model must have to use the scheme without another scheme, from `NEEDS`.
+        needs: properties, from `NEEDS`, that a model must have to use the scheme alone.
         learned: whether it has trainable parameters with its default options; None if an option has no default, so
             that it depends on the patch.
         zero_shot: whether a pretrained RoPE model can use it untrained.

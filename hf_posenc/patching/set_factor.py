@@ -47,10 +47,9 @@ def set_factor(model: M, factor: float) -> M:
     was filled before is refused at its next use. Other threads must not use the model during the call, because it does
     not wait for their forward passes.
 
-    Outputs equal those of `patch_model` with this factor, bit for bit. If the scheme changes nothing at factor 1, they
-    equal those of the unpatched model. With a position table they are equal bit for bit. With a rotation they differ
-    by rounding (in float32 about 1e-5 of the largest logit), because angles are computed in float64 here.
-    `unpatch_model` restores all bits.
+    Outputs equal those of `patch_model` with this factor, bit for bit. If the scheme changes nothing at factor 1,
+    outputs equal those of the unpatched model: bit for bit with a position table, up to rounding with a rotation (in
+    float32 about 1e-5 of the largest logit, because angles are computed in float64). `unpatch_model` restores all bits.
 
     Args:
         model: a patched model, or a PEFT model around one. In an encoder–decoder both stacks are changed.

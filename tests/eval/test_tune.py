@@ -12,6 +12,8 @@ import pytest
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison.tune import candidates, check_apart, grid_of
+from hf_posenc.eval.report.remarks import options_chosen
+from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.texts.measured_text import measured_text, module_text
 from hf_posenc.schemes.entry import Entry, entries_of
 
@@ -66,6 +68,15 @@ def test_a_budget_draws_from_a_finer_grid() -> None:
     apart = [one.options["groups"] for one in candidates(FITTING, Entry("dpe", "dpe"), 1000)[1:]]
     assert len(set(apart)) == 1 + 8 * 4
     assert (16, 16, 2, *(16,) * 5) in apart
+
+
+def test_a_report_names_every_tuned_scheme() -> None:
+    chosen = {"yarn": {}, "rerope": {"512": {"window": 64}}, "unpatched": {}}
+    schemes = [{"label": name, "scheme": name.replace("unpatched", ""), "chosen": one} for name, one in chosen.items()]
+    tuned = list(options_chosen(Comparison({"schemes": schemes, "tuned": {"text": "other.txt"}}, [])))
+    assert [sentence.partition(":")[0] for sentence in tuned] == ["rerope", "yarn"]
+    assert all("other.txt" in sentence for sentence in tuned)
+    assert len(list(options_chosen(Comparison({"schemes": schemes}, [])))) == 1  # control: without tuning, none is kept
 
 
 @pytest.mark.slow

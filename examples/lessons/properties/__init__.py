@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
+from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.insight.plots.models import Kind
 from hf_posenc.schemes.spec import SchemeSpec
 from properties import extrapolation, translation, uniqueness
@@ -42,7 +43,8 @@ class Property:
 
     def measure(self, target: PropertyTarget) -> PropertyValue:
         """Measure the property; its own format of the number is used unless the value has one."""
-        value = self.of(target)
+        with fixed_seed(0):  # of schemes that draw positions
+            value = self.of(target)
         return replace(value, number=value.number or self.number)
 
 

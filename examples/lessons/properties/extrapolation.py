@@ -70,20 +70,12 @@ def continuous(target: PropertyTarget) -> PropertyValue:
     try:
         shifted = [codes_or_logits(target, positions + by) for by in (-FINE, FINE)]
         moves = [(one - whole).nan_to_num(nan=0.0).abs().max() for one in shifted]
-    except (PosEncError, RuntimeError, TypeError) as error:
-        says = "nothing is defined between whole positions"
-        known = isinstance(error, PosEncError)
-        return PropertyValue(
-            False,
-            float(step),
-            f"{says}; a whole step moves a channel by up to this",
-            "whole only" if known else "",
-            number="a step moves {:.2g}",
-        )
-    share = float(max(moves) / step.clamp(min=1e-12))
-    return PropertyValue(
-        share < STEADY, share, "largest change over 1/1024 of a position, divided by the largest over a whole one"
-    )
+    except (PosEncError, RuntimeError, TypeError):
+        says = "nothing is defined between whole positions; a whole step moves a channel by up to this"
+        return PropertyValue(False, float(step), says, "whole only", number="a step moves {:.2g}")
+    share, whole_only = float(max(moves) / step.clamp(min=1e-12)), target.layer().scheme.whole_positions
+    says = "largest change over 1/1024 of a position, divided by the largest over a whole one"
+    return PropertyValue(share < STEADY, share, says, "whole only" if whole_only else "")
 
 
 def codes_or_logits(target: PropertyTarget, positions: Tensor) -> Tensor:
@@ -138,7 +130,7 @@ def key_sizes(target: PropertyTarget) -> tuple[float, float]:
     ends = (TRAINED, min(target.reach, MILLION))
     sizes = [layer.call(content, content, torch.arange(e - TEXT, e)[None]).keys for e in ends]
     own = own.repeat_interleave(sizes[0][0].shape[1] // own.shape[1], dim=1)  # where query heads have keys of their own
-    near, far = (float(max((k.norm(dim=-1) / own).max() for k in keys)) for keys in sizes)
+    near, far = (float(max((k.norm(dim=-1) / own).max().detach() for k in keys)) for keys in sizes)
     return near, far
 
 

@@ -17,8 +17,8 @@ To = Annotated[
     cli.of_output(
         "--to",
         metavar="FORMAT",
-        help="`transformers`: a plain checkpoint; `auto`: as another class of transformers where that is needed; "
-        "`bundle`: any scheme, with the code it needs; `gguf`: one file for llama.cpp; `onnx`: a graph.",
+        help="transformers (a plain checkpoint), auto (as another class of transformers if needed), bundle (any "
+        "scheme, with the code it needs), gguf (one file for llama.cpp), onnx (a graph).",
     ),
 ]
 Results = Annotated[

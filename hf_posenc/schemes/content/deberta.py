@@ -114,8 +114,8 @@ class DeBERTa(Scheme):
         super().__init__(geometry)
         if buckets > 0 and span <= buckets // 2 + 1:
             raise OptionOutOfRange(
-                f"span must be greater than {buckets // 2 + 1} with {buckets} buckets, half of which are one distance "
-                f"each, got {span}. Use fewer buckets, or buckets=-1 for none."
+                f"span must be greater than {buckets // 2 + 1} with {buckets} buckets, because half of them hold "
+                f"one distance each, got {span}. Use fewer buckets, or buckets=-1 for none."
             )
         self.active = terms.split("+")
         self.mirrored = p2c_index == "paper"

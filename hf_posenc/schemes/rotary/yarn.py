@@ -4,9 +4,9 @@
                                                     1 for those of ≤ β_slow rotations
     score' = (0.1 ln s + 1)² score             s = factor
 
-`ntk_parts` is the first line without the second. Peng, Quesnelle, Fan, Shippole 2023, arXiv:2309.00071, sections 3.2
-and 3.4. γ is linear in the pair index m, as in the released code and in transformers; in the paper it is linear in the
-number of rotations (``ramp="rotations"``).
+`ntk_parts` has the same frequencies and leaves the scores alone. Peng, Quesnelle, Fan, Shippole 2023,
+arXiv:2309.00071, sections 3.2 and 3.4. γ is linear in the pair index m, as in the released code and in transformers; in
+the paper it is linear in the number of rotations (``ramp="rotations"``).
 """
 
 from __future__ import annotations
