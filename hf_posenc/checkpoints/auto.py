@@ -55,19 +55,27 @@ def disable_auto() -> None:
 def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None, **hf_kwargs: Any) -> Any:
     original = _ORIGINALS["from_pretrained"].__func__
     hf_kwargs["config"] = config
-    if name_or_path is None or PATCHED_CLASS_MARK in vars(cls):
+    name = None if name_or_path is None else os.fspath(name_or_path)
+    scheme = None if PATCHED_CLASS_MARK in vars(cls) else _scheme_to_load(name, **hf_kwargs)
+    if scheme is None:
         return original(cls, name_or_path, *args, **hf_kwargs)
-    name = os.fspath(name_or_path)
+    returns_info = hf_kwargs.pop("output_loading_info", False)
+    model, info = load_weights(cls, name, scheme, *args, **hf_kwargs)
+    return (model, info) if returns_info else model
+
+
+def _scheme_to_load(name: str | None, *, output_loading_info: bool = False, **hf_kwargs: Any) -> SchemeConfig | None:
+    """The scheme of a checkpoint, or of a configuration with a state dict in memory; None for a plain model."""
+    if name is None:
+        config = hf_kwargs["config"]
+        given = isinstance(config, PreTrainedConfig)
+        return SchemeConfig.of_config(vars(config), "this configuration") if given else None
     _refuse_adapter((hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or name)
     try:
         patched = config_content(name, hf_kwargs).get(SCHEME_KEY) is not None
     except OSError:  # nothing to load: transformers raises its own error
-        patched = False
-    if not patched:
-        return original(cls, name_or_path, *args, **hf_kwargs)
-    returns_info = hf_kwargs.pop("output_loading_info", False)
-    model, info = load_weights(cls, name, Checkpoint.open(name, **hf_kwargs).model_scheme, *args, **hf_kwargs)
-    return (model, info) if returns_info else model
+        return None
+    return Checkpoint.open(name, **hf_kwargs).model_scheme if patched else None
 
 
 def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:

@@ -59,7 +59,7 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
 
 def load_weights(
     cls: type[PreTrainedModel],
-    name: str,
+    name: str | None,
     scheme: SchemeConfig | None,
     *args: Any,
     keywords: Iterable[str] = (),
@@ -70,11 +70,12 @@ def load_weights(
     Returns:
         The model, of class ``cls``, and transformers' loading info.
     """
+    where = name or "in memory"  # a configuration and a state dict
     hf_kwargs |= {"output_loading_info": True, "use_safetensors": True}
     device_map = hf_kwargs.get("device_map")
     if isinstance(device_map, Mapping):
         device_map = hf_kwargs["device_map"] = dict(device_map)
-    with explained_errors(name, keywords):
+    with explained_errors(where, keywords):
         try:
             loader = cls if scheme is None else patched_class(cls, scheme, device_map)
             model, info = loader.from_pretrained(name, *args, **hf_kwargs)
@@ -82,12 +83,12 @@ def load_weights(
             if scheme is None:
                 raise
             raise CheckpointMismatch(
-                f"{name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
+                f"{where} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
                 "Save the patched model again with save_pretrained."
             ) from error
-        check_no_missing_weights(model, info, name)
+        check_no_missing_weights(model, info, where)
         if hf_kwargs.get("config") is None:  # a configuration of the caller may not describe these weights
-            check_layer_count(name, vars(model.config), info["unexpected_keys"], unread=True)
+            check_layer_count(where, vars(model.config), info["unexpected_keys"], unread=True)
         vars(model).pop(INITIALISER, None)
         keep_arranged(model)
         check_finite(model)

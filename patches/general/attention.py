@@ -125,13 +125,14 @@ class InterceptedAttention(PlacedAttention):
     @property
     def config(self) -> Any:
         """A copy of the model's configuration that names `INTERFACE` as the attention function, one for all layers."""
-        original, copies = self.__dict__["config"], self.__dict__[OWNER].__dict__.setdefault(CONFIGS, {})
-        entry = copies.get(id(original))
-        if entry is None or entry[0] is not original:
-            copied = copy.copy(original)
-            copied._attn_implementation_internal = INTERFACE
-            entry = copies[id(original)] = original, copied
-        return entry[1]
+        original, copies = self.__dict__["config"], self.__dict__[OWNER].__dict__.setdefault(CONFIGS, [])
+        for owned, copied in copies:  # deep copies and pickles keep identity; a key of id() would be lost
+            if owned is original:
+                return copied
+        copied = copy.copy(original)
+        copied._attn_implementation_internal = INTERFACE
+        copies.append((original, copied))
+        return copied
 
     @config.setter
     def config(self, value: Any) -> None:

@@ -194,6 +194,8 @@ def test_classes_and_configurations_restore_it_too(make_model, logits_of, tmp_pa
     loaded, info = GPT2LMHeadModel.from_pretrained(tmp_path, output_loading_info=True)
     assert torch.equal(logits_of(loaded), logits_of(model))
     assert not info["unexpected_keys"]
+    in_memory = GPT2LMHeadModel.from_pretrained(None, config=model.config, state_dict=model.state_dict())
+    assert torch.equal(logits_of(in_memory), logits_of(model))
     fresh = AutoModelForCausalLM.from_config(model.config)
     assert describe(fresh).scheme == "alibi"
     assert fresh.transformer.wpe.num_embeddings == 16  # the model's table, not one of the target length

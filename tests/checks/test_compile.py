@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 
@@ -48,6 +49,17 @@ def test_compiling_warns_of_nothing() -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.compile(model, backend="eager")(random_tokens(model, 24))
+
+
+@pytest.mark.slow
+def test_a_deep_copy_is_one_graph() -> None:
+    """BERT's layers read a copied configuration; a copy made while tracing would break the graph."""
+    model = patch_model(tiny_model("bert"), "alibi", factor=2)
+    tokens = random_tokens(model, 24)
+    torch.compiler.reset()
+    with torch.no_grad():
+        compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(input_ids=tokens).logits, model(input_ids=tokens).logits)
 
 
 STEPS = 3
