@@ -62,7 +62,7 @@ def info(
 
 def show_record(record: SchemeRecord) -> None:
     """Show the text of a scheme, for one of another package its LaTeX formula, its facts and its options."""
-    latex = "" if record.target.startswith("hf_posenc.") else record.formula.replace("\n", "\n    ")
+    latex = "" if record.shipped else record.formula.replace("\n", "\n    ")
     formula = f"formula (LaTeX):\n\n    {latex}" if latex else ""
     about = dict.fromkeys((record.text, record.about, formula, facts(record)))  # both texts may be equal
     output.show_text("\n\n".join(filter(None, about)) + "\n")
