@@ -67,6 +67,7 @@ USAGE: list[tuple[list[str], str]] = [
     (["export", *START, "--out", "OUT"], "--scheme"),
     (["export", *START, "-s", "alibi", "--out", "OUT"], "alibi"),
     ([*TUNE, "--emit", "axolot"], "'axolotl'"),
+    (["show", "deberta"], "--model starter:llama"),
     (["advise", *START, "--target-length", "1.3"], "whole number of tokens"),
     (["advise", *START, "--target-length", "1024", "--gpu", "80GB"], "8x80"),
     ([*LOSS, "-m", "starter:gpt2"], "--model"),
