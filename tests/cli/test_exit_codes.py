@@ -65,6 +65,7 @@ USAGE: list[tuple[list[str], str]] = [
     (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], "not empty"),
     (["export", *START, "-s", "yarn", "-f", "2", "--out", "FILE"], "is a file"),
     (["export", *START, "--out", "OUT"], "--scheme"),
+    (["export", *START, "-s", "yarn", "--to", "vllm", "--out", "OUT"], "'--to': 'vllm' is not one of"),
     (["export", *START, "-s", "alibi", "--out", "OUT"], "alibi"),
     ([*TUNE, "--emit", "axolot"], "'axolotl'"),
     (["show", "deberta"], "--model starter:llama"),
