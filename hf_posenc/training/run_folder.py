@@ -219,8 +219,6 @@ def check_folder(folder: Path, *, resume: bool) -> None:
 
 def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuse to resume a run with other settings than it was started with; only ``steps`` may grow."""
-    if not (folder / RUN).exists():
-        return
     try:
         before = read_object(folder / RUN)
     except (OSError, ValueError) as error:

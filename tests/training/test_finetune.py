@@ -196,11 +196,14 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_does(killed, tokenizer) -> 
     assert torch.equal(loaded(ids).logits, resumed(ids).logits)
 
 
-def test_a_run_with_an_unknown_setting_is_not_resumed(killed, tokenizer) -> None:
-    run = killed / "run.json"
+def test_a_run_whose_settings_are_unknown_or_lost_is_not_resumed(killed, tokenizer) -> None:
+    run, model = killed / "run.json", patch_model(llama(), "t5", factor=FACTOR)
     run.write_text(json.dumps(json.loads(run.read_text()) | {"attention_groups": 4}))
     with pytest.raises(CheckpointMismatch, match="attention_groups: 4 then"):
-        tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, out=killed, save_every=2, resume=True)
+        tune(model, tokenizer, out=killed, save_every=2, resume=True)
+    run.unlink()
+    with pytest.raises(CheckpointMismatch, match=r"run\.json cannot be read"):
+        tune(model, tokenizer, out=killed, save_every=2, resume=True)
 
 
 def test_an_incomplete_checkpoint_is_passed_over(killed, tokenizer) -> None:
