@@ -60,8 +60,8 @@ def without_effect(comparison: Comparison) -> Iterator[str]:
     reach = about.get("longest") or about["lengths"][-1]
     for scheme in about["schemes"]:
         measured = {record.length or about["lengths"][-1] for record in comparison.done(scheme["label"])}
-        if lengths := measured.intersection(scheme.get("without_effect", ())):
-            sharing.setdefault(listed(lengths), []).append(scheme["label"])
+        if unchanged := measured.intersection(scheme.get("without_effect", ())):
+            sharing.setdefault(listed(unchanged), []).append(scheme["label"])
             if reach <= (trained := comparison.trained_length_of(scheme["label"])):
                 reasons.append(
                     f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor "
