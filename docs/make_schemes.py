@@ -43,5 +43,5 @@ def with_table(text: str, table: str) -> str:
 
 
 if __name__ == "__main__":
-    built_in = [record for record in list_schemes() if record.target.startswith("hf_posenc.")]
+    built_in = [record for record in list_schemes() if record.shipped]
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), scheme_table(built_in)), encoding="utf-8")

@@ -89,7 +89,7 @@ def pages_about(name: str, folder: str) -> list[str]:
 @lru_cache(maxsize=1)
 def built_in() -> tuple[SchemeRecord, ...]:
     """The schemes of this package."""
-    return tuple(record for record in list_schemes() if record.target.startswith("hf_posenc."))
+    return tuple(record for record in list_schemes() if record.shipped)
 
 
 @lru_cache(maxsize=1)

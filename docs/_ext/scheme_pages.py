@@ -58,7 +58,7 @@ def setup(app: Any) -> dict[str, Any]:
 
 def built_in() -> list[SchemeRecord]:
     """The schemes of this package, recipes last."""
-    records = [record for record in list_schemes() if record.target.startswith("hf_posenc.")]
+    records = [record for record in list_schemes() if record.shipped]
     return sorted(records, key=lambda record: (record.recipe, record.name))
 
 

@@ -55,12 +55,13 @@ def listed(lengths: Iterable[int]) -> str:
 
 
 def without_effect(comparison: Comparison) -> Iterator[str]:
-    """Say at which lengths a scheme changes nothing, and why if no length exceeds the trained one."""
+    """Say at which measured lengths a scheme changes nothing, and why if no length exceeds the trained one."""
     about, sharing, reasons = comparison.about, dict[str, list[str]](), list[str]()
     reach = about.get("longest") or about["lengths"][-1]
     for scheme in about["schemes"]:
-        if lengths := scheme.get("without_effect"):
-            sharing.setdefault(listed(lengths), []).append(scheme["label"])
+        measured = {record.length or about["lengths"][-1] for record in comparison.done(scheme["label"])}
+        if unchanged := measured.intersection(scheme.get("without_effect", ())):
+            sharing.setdefault(listed(unchanged), []).append(scheme["label"])
             if reach <= (trained := comparison.trained_length_of(scheme["label"])):
                 reasons.append(
                     f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor "

@@ -17,6 +17,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
+from uuid import UUID
 
 from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
 
@@ -90,8 +91,7 @@ def number(rng: random.Random) -> str:
 
 def identifier(rng: random.Random) -> str:
     """Thirty-two random hexadecimal digits in five groups, in the form of a UUID."""
-    digits = f"{rng.getrandbits(128):032x}"
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return str(UUID(int=rng.getrandbits(128)))
 
 
 def sentence(rng: random.Random) -> str:

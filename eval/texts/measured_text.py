@@ -12,7 +12,7 @@ import json
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hf_posenc.errors import WrongKind, shown
 from hf_posenc.eval.errors import TextTooShort
@@ -40,12 +40,6 @@ class MeasuredText:
 
     def __init__(self, documents: tuple[Document, ...], label: str | list[str] | None, digest: str) -> None:
         self.documents, self.label, self.digest = documents, label, digest
-
-    def __deepcopy__(self, memo: Any) -> MeasuredText:
-        return self  # lm-eval copies the settings of every task
-
-    def __str__(self) -> str:
-        return self.digest
 
 
 def measured_text(text: TextToMeasure, *, field: str = TEXT) -> MeasuredText:

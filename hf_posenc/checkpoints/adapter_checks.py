@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.checkpoints.adapter_folder import PEFT_WEIGHTS, AdapterFolder
-from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.patching.patch import unpatch_model
+from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.peft_sidecar import position_parameters
 from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.patching.state import base_model_of, stacks_or_model
@@ -46,7 +45,7 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
             f"The PEFT adapter in {folder} was trained on a base for {expected.host_length} positions, and this one "
             f"has {length}. Load the base it was trained on."
         )
-    apply_scheme(expected, model)
+    patch_model(model, **expected.arguments())
 
 
 def check_other_adapters(model: PeftModel, name: str, adapter: AdapterFolder) -> None:

@@ -12,11 +12,11 @@ from hf_posenc.patching.offloading import computing_device, offloads_of
 TOKENS = 512
 
 
-def random_text(model: Any, length: int | None = None, seed: int = 0) -> Tensor:
-    """A text ``[1, token]`` of random tokens, fixed by ``seed``. By default `TOKENS` long, or the model's maximum."""
+def random_text(model: Any, length: int | None = None, seed: int = 0, rows: int = 1) -> Tensor:
+    """Texts ``[row, token]`` of random tokens, fixed by ``seed``. By default `TOKENS` long, or the model's maximum."""
     config = model.config.get_text_config()
     length = length or min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
-    return torch.randint(0, config.vocab_size, (1, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(0, config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
 def logits_of(model: Any, ids: Tensor) -> Tensor:

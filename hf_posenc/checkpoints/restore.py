@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -27,7 +27,6 @@ from hf_posenc.patching.swap import freeze, replaced_parameters
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.weights import check_finite, keep_arranged
 
-M = TypeVar("M", bound=nn.Module)
 INITIALISER = "initialize_weights"  # method that the loader calls for missing weights
 PATCHED_CLASS_MARK = "posenc_restoring"  # attribute of the classes that `patched_class` makes
 
@@ -48,7 +47,7 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
                 delattr(config, name)
         cls.__init__(self, config, *args, **kwargs)
         self.__class__ = cls  # before the patch, which may change it again
-        apply_scheme(scheme, self)
+        patch_model(self, **scheme.arguments())
         self.__dict__[INITIALISER] = partial(initialise_at_length, self, scheme.host_length)
         if isinstance(device_map, dict):
             map_shared_parameters(device_map, self)
@@ -148,8 +147,3 @@ def finish_part(model: nn.Module) -> None:
         with unpatched_view(patch):
             probe = EffectProbe(patch)
         patch.report = replace(patch.report, proof=probe.verdict(patch))
-
-
-def apply_scheme(scheme: SchemeConfig, model: M) -> M:
-    """Patch an unpatched model with a stored scheme."""
-    return patch_model(model, **scheme.arguments())

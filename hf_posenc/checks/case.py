@@ -20,7 +20,7 @@ from hf_posenc.core.plugins import imported_files
 from hf_posenc.core.torch_state import evaluation_mode, fixed_seed
 from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.patching.layer_schemes import trained_length_of_patch
-from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import positions_supported
@@ -106,15 +106,11 @@ class Case:
     def unpatched(self) -> Iterator[PreTrainedModel]:
         """Yield the unpatched model in evaluation mode.
 
-        On exit a loaded model is unpatched and torch's global settings are restored, even after an exception.
+        On exit a loaded model and torch's global settings are as before, even after an exception.
         """
         model = self.fresh()
-        with restore_settings(), evaluation_mode(model):
-            try:
-                yield model
-            finally:
-                if is_patched(model):
-                    unpatch_model(model)
+        with restore_settings(), evaluation_mode(model), scheme_set_aside(model):
+            yield model
 
     @contextmanager
     def patched(self) -> Iterator[PreTrainedModel]:

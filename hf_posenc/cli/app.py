@@ -99,7 +99,11 @@ class Command(TyperCommand):
                 repeatable = not isinstance(parameter, TyperOption) or parameter.multiple or parameter.is_flag
                 if times > 1 and not repeatable:
                     raise BadArgument(f"{parameter.opts[0]} is given {times} times and takes one value. Pass it once.")
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:  # some releases of Typer put pydantic's words before their own
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
 
 def in_plain_words(names: str, text: str) -> tuple[str, str]:

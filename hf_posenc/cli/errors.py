@@ -17,11 +17,11 @@ from hf_posenc.eval import errors as eval_errors
 
 FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130
 
-WRONG_FILES = (
-    errors.CannotImport, errors.FolderUnusable, errors.ModelNotFound, eval_errors.StoreUnreadable,
+WRONG_USE = (
+    errors.CannotImport, errors.FolderUnusable, errors.ModelNotFound, errors.OutsideModel, eval_errors.StoreUnreadable,
     eval_errors.UntrustedTask,
 )  # fmt: skip
-"""Errors about files that only another command line can avoid."""
+"""Errors about files and models that only another command line can avoid."""
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 IN_RUST = re.compile(r"\(os error (\d+)\)")
 CUT_SHORT = re.compile(r"\d+ requested and \d+ written|problem writing element \d+ to file")  # numpy, disk full
@@ -37,7 +37,7 @@ def end(error: BaseException) -> NoReturn:
 
 def is_usage(error: BaseException) -> bool:
     """Whether an option, a scheme or a file is wrong; any other error is a failure."""
-    return isinstance(error, WRONG_FILES) or (
+    return isinstance(error, WRONG_USE) or (
         isinstance(error, errors.PosEncError) and isinstance(error, (ValueError, TypeError))
     )
 

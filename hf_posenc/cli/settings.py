@@ -103,7 +103,7 @@ def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
         name = name.replace("-", "_")
         if name not in known:
             raise BadArgument(
-                f"--set {word}: there is no setting {shown(name)}.{nearest(name, known)} "
+                f"{place_of(context, word)}: there is no setting {shown(name)}.{nearest(name, known)} "
                 f"Choose one of {', '.join(known)}."
             )
         if name in LISTS:
@@ -142,6 +142,14 @@ def merged_words(context: Context) -> list[str]:
     words = [word for word in of_file if word.partition("=")[0].replace("-", "_") not in names] + typed
     for word in words:
         if not all(word.partition("=")[:2]):
-            raise BadArgument(f"--set takes NAME=VALUE, got {word!r}. Write for example --set seed=1.")
+            raise BadArgument(
+                f"{place_of(context, word)}: a setting has a name and a value, NAME=VALUE. Write for example seed=1."
+            )
     context.params["settings"] = words
     return words
+
+
+def place_of(context: Context, word: str) -> str:
+    """Where a setting was given, for an error: in the file of ``--config``, or by ``--set``."""
+    in_file = word in map(str, (context.default_map or {}).get("settings") or ())
+    return f"--config {context.params['config']}" if in_file else f"--set {word}"

@@ -69,6 +69,11 @@ class SchemeRecord:
         return "zero-shot" if self.zero_shot else "training"
 
     @property
+    def shipped(self) -> bool:
+        """Whether the scheme is one of this package, and not one that a user or another package registered."""
+        return self.target.startswith("hf_posenc.schemes.")
+
+    @property
     def defined_for(self) -> str:
         """Models that can use the scheme without another one, in words: ``decoders with rotation``, or ``any``."""
         providers = " and ".join(PROVIDERS[need] for need in self.needs if need in PROVIDERS)

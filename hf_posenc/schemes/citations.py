@@ -18,6 +18,8 @@ PAPER = re.compile(r"^  (?:eprint|url) = \{(.*)\},$", re.MULTILINE)
 def cite(*names: str) -> str:
     """BibTeX of the papers of some schemes, each once; without names, the entry of this package.
 
+    This package is cited for its own schemes without a paper. Those of others get a comment instead.
+
     >>> print(cite("yarn"))  # doctest: +ELLIPSIS
     @inproceedings{peng2024yarn,
     ...
@@ -32,14 +34,15 @@ def cite(*names: str) -> str:
     records = [scheme_record(part.strip()) for name in names for part in name.split("+")]
     by_paper, package = entries_by_paper(), entries()[PACKAGE]
     comments = [comment_without_entry(record) for record in records if record.paper not in by_paper]
-    cited = [by_paper.get(record.paper, package) for record in records] or [package]
-    return "\n\n".join(dict.fromkeys([*comments, *cited]))
+    cited = [by_paper.get(record.paper, package) for record in records if record.shipped or record.paper in by_paper]
+    return "\n\n".join(dict.fromkeys([*comments, *cited])) or package
 
 
 def comment_without_entry(record: SchemeRecord) -> str:
     """BibTeX comment for a scheme whose paper has no entry here."""
     reason = f"there is no entry for its paper {record.paper}" if record.paper else "it has no paper"
-    return f"% {record.name}: {reason}; cited is the package."
+    instead = "cited is the package" if record.shipped else "its own package states no citation"
+    return f"% {record.name}: {reason}; {instead}."
 
 
 @lru_cache(maxsize=1)

@@ -185,7 +185,7 @@ def built_in_records() -> list[dict]:
     """Records of all modules in `hf_posenc.schemes`, made from their classes."""
     for module in walk_packages([str(RECORDS.parent)], "hf_posenc.schemes."):
         import_module(module.name)
-    records = sorted((r for r in _SCHEMES.values() if r.target.startswith("hf_posenc.schemes.")), key=lambda r: r.name)
+    records = sorted((r for r in _SCHEMES.values() if r.shipped), key=lambda r: r.name)
     return [json.loads(json.dumps(asdict(replace(r, learned=has_parameters(_CLASSES[r.name]))))) for r in records]
 
 

@@ -53,7 +53,9 @@ def test_a_run_repeats_from_the_file_in_its_folder(call: Call, written: Callable
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"stepz": 3}, "Did you mean 'steps'"),
+        ({"stepz": 3}, "given.yaml: there is no setting 'stepz'. Did you mean 'steps'"),
+        ({"set": {"stepz": 3}}, "given.yaml: there is no setting 'stepz'"),
+        ({"set": ["seed"]}, "given.yaml: a setting has a name and a value"),
         ({"config": "x"}, "'config'"),
         ({"steps": {"a": 1}}, "steps"),
         ({"steps": "many"}, "--steps"),
@@ -68,5 +70,6 @@ def test_what_a_file_may_not_hold(
     answer = call("finetune", "--model", "starter:llama", "--config", written(content), "--out", str(tmp_path / "run"))
     assert answer.code == 2
     assert said in answer.err
+    assert "--set" not in answer.err, "nothing was set on the command line"
     assert not (tmp_path / "run").exists()
     assert call("finetune", "--config", str(tmp_path / "none.yaml")).code == 2

@@ -77,6 +77,16 @@ def test_the_formula_of_ones_own_scheme_is_shown(call: Call, own_scheme: str, *,
     assert r"\omega" not in call("info", "yarn").out
 
 
+@pytest.mark.parametrize(("paper", "entry"), [("2108.12409", "@inproceedings{press2022"), ("2999.00001", ""), ("", "")])
+def test_the_package_is_not_cited_for_a_scheme_of_ones_own(call: Call, own_scheme: str, paper: str, entry: str) -> None:
+    Path(own_scheme).write_text(SCHEME.replace("2108.12409", paper))
+    shown = call("info", "own_slope", "--bibtex", "--import", own_scheme).out
+    assert "hf_posenc," not in shown
+    assert (entry in shown) if entry else shown.startswith("% own_slope: ") and "no citation" in shown
+    assert paper in shown
+    assert "hf_posenc," in call("info", "host", "--bibtex").out, "control: a scheme of the package without a paper"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

@@ -35,6 +35,14 @@ def test_json_is_complete(call: Callable) -> None:
         assert cell["models"]["patched"]["memory_bytes"] > 0
 
 
+def test_the_record_says_what_decides_the_memory(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = "bench", *TINY, "-s", "yarn", "--json"
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    without = call(*bench).data["about"]["environment"]
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    assert call(*bench).data["about"]["environment"] == {**without, "MALLOC_MMAP_THRESHOLD_": "65536"} != without
+
+
 @pytest.mark.slow
 def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = measuring.cell_of, []

@@ -107,6 +107,18 @@ def test_schemes_with_a_factor_of_1_are_named(run, tmp_path) -> None:
     assert schemes["unpatched"] == schemes["yarn:factor=2"] == []
 
 
+def test_no_effect_is_said_of_measured_lengths_alone() -> None:
+    cells = [("yarn", 64, "failed"), ("yarn", 128, "done"), ("pi", 64, "refused"), ("pi", None, "done")]
+    found = made_up(
+        [Record(f"{name}{n}", name, "posenc_ppl", n, state, "", [], 0.0, {}) for name, n, state in cells],
+        lengths=[64, 128], longest=512,
+    )  # fmt: skip
+    for scheme in found.about["schemes"]:
+        scheme["without_effect"] = [64, 128]
+    said = [one.partition(" tokens")[0] for one in remarks(found) if "no effect" in one]
+    assert said == ["yarn, pi: no effect at 128"]
+
+
 def test_a_rotation_needs_training_on_a_model_that_never_rotated(gpt2, llama, tokenizer, tmp_path) -> None:
     weights = "training, and these weights were not trained with"
     for model, expected in ((gpt2, f"yarn+logn, alibi need {weights} them."), (llama, f"alibi needs {weights} it.")):

@@ -62,7 +62,7 @@ def info(
 
 def show_record(record: SchemeRecord) -> None:
     """Show the text of a scheme, for one of another package its LaTeX formula, its facts and its options."""
-    latex = "" if record.target.startswith("hf_posenc.") else record.formula.replace("\n", "\n    ")
+    latex = "" if record.shipped else record.formula.replace("\n", "\n    ")
     formula = f"formula (LaTeX):\n\n    {latex}" if latex else ""
     about = dict.fromkeys((record.text, record.about, formula, facts(record)))  # both texts may be equal
     output.show_text("\n\n".join(filter(None, about)) + "\n")
@@ -140,8 +140,10 @@ PACKAGES = (
     "datasets", "lm_eval", "numpy", "matplotlib", "pydantic", "typer", "rich",
 )  # fmt: skip
 # torch itself sets the folder of its compiled kernels, a path of the machine that affects no result.
+# The last three choose the allocator and when it returns memory, on which the peaks of `bench` depend.
 RELEVANT = re.compile(
-    r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH(?!INDUCTOR_CACHE_DIR)|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_"
+    r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH(?!INDUCTOR_CACHE_DIR)|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_|"
+    r"MALLOC_|GLIBC_TUNABLES|LD_PRELOAD"
 )
 SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|CREDENTIAL|_KEY|AUTH")
 LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,7 +103,7 @@ def write(result: Probe, folder: Path) -> list[Path]:
 
     with staged(folder) as staging:
         plots = write_plots(result, staging)
-        write_json(staging / RESULTS, json.loads(json.dumps(result.to_dict())))
+        write_json(staging / RESULTS, result.to_dict())
     return [folder / name for name in (*(file.name for file in plots), RESULTS)]
 
 

@@ -184,15 +184,13 @@ class TrainingMemory:
         )
 
 
-def training_memory(
-    model: PreTrainedModel, length: int, *, method: MethodName = "lora", rank: int = 16, train_embeddings: bool = True
-) -> TrainingMemory | None:
+def training_memory(model: PreTrainedModel, length: int, *, method: MethodName = "lora") -> TrainingMemory | None:
     """Estimate the memory of a training step of a model on the meta device.
 
     Args:
         model: model on the meta device; PEFT wraps it, so do not use it afterwards.
         length: tokens of a row.
-        method, rank, train_embeddings: as in `hf_posenc.training.Training`.
+        method: as in `hf_posenc.training.Training`, whose defaults are the other settings.
 
     Returns:
         The estimate; None if PEFT is not installed, or the model cannot run on the meta device.
@@ -203,9 +201,8 @@ def training_memory(
         from hf_posenc.training.trained_layers import trained_by_kind
 
         weights, four_bit = model.get_memory_footprint(return_buffers=False), four_bit_bytes(model)
-        training = Training(length=length, steps=1, method=method, rank=rank, train_embeddings=train_embeddings)
         check_method(method, model)
-        peft_config = peft_config_of(model, training)
+        peft_config = peft_config_of(model, Training(length=length, steps=1, method=method))
         trained = adapted(model, peft_config)
         numbers = sum(trained_by_kind(trained).values())
         activations = kept_for_backward(trained, length)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_posenc.checkpoints.logits import random_text
 from hf_posenc.checkpoints.merge import load_unpatched
 from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback, part_of
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
@@ -88,7 +89,7 @@ def cell_of(
     progress: ProgressCallback,
 ) -> BenchCell:
     """Measure one cell: the memory of the unpatched and the patched model, then their times in turns."""
-    ids = text(model, settings.batch_size, length)
+    ids = random_text(model, length, rows=settings.batch_size).to(model.device)
     tokens = CASES[case].tokens(ids)
     running: dict[str, Any] = {}
     measured: dict[str, Measured] = {}
@@ -138,10 +139,3 @@ def case_of_role(
         return kind(variant(model, role, entry, reach, max(REACH * trained, reach, *settings.lengths)), ids)
     except OptionOutOfRange:  # schemes that end with the position table
         return kind(variant(model, role, entry, reach, max(trained, reach)), ids)
-
-
-def text(model: PreTrainedModel, rows: int, length: int) -> Tensor:
-    """Return random token ids ``[row, length]``, always the same."""
-    generator = torch.Generator().manual_seed(0)
-    config: Any = base_model_of(model)[0].config
-    return torch.randint(0, config.vocab_size, (rows, length), generator=generator).to(model.device)

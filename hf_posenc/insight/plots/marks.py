@@ -117,9 +117,9 @@ def comparable(curves: Sequence[Tensor]) -> bool:
     return all(span == 0 or span >= FLAT * common for span in spans)
 
 
-def named(label: str, inches: float, size: float = 10) -> str:
+def named(label: str, inches: float) -> str:
     """Break a label after ``, : +`` at the width of its panel."""
-    most, lines = max(8, int(inches * 125 / size)), [""]
+    most, lines = max(8, int(inches * 12.5)), [""]
     for piece in re.split(r"(?<=[,:+ ])", label):
         if lines[-1] and len(lines[-1]) + len(piece) > most:
             lines.append("")

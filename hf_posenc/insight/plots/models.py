@@ -26,7 +26,7 @@ from hf_posenc.forward.attention import LayerProjections
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
-from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme
@@ -117,14 +117,12 @@ class Model:
                 f"This model carries scheme {describe(self.model).scheme!r}. Plot the unpatched model, or in Python "
                 "call Plot.numbers with Target(name, scheme_of(model))."
             )
-        with fixed_seed(SEED), warnings.catch_warnings():
-            warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
-            patch_model(self.model, entry.scheme or Unpatched, **{**lengths, **entry.options})
-        try:
+        with scheme_set_aside(self.model):
+            with fixed_seed(SEED), warnings.catch_warnings():
+                warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
+                patch_model(self.model, entry.scheme or Unpatched, **{**lengths, **entry.options})
             with torch.no_grad(), fixed_seed(SEED):
                 yield self.present(entry.label, layer)
-        finally:
-            unpatch_model(self.model)
 
     def present(self, label: str, layer: int) -> Target:
         """Return the current scheme of a layer of the model."""

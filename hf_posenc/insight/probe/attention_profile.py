@@ -20,7 +20,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.forward.attention import RotatedCall, with_sink
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, is_patched
 
 
@@ -105,11 +105,9 @@ def with_a_scheme(model: nn.Module) -> Iterator[None]:
     if is_patched(model):
         yield
         return
-    patch_model(model, "host")
-    try:
+    with scheme_set_aside(model):
+        patch_model(model, "host")
         yield
-    finally:
-        unpatch_model(model)
 
 
 @contextmanager

@@ -41,11 +41,7 @@ def adapter(run: Run) -> dict[str, Any]:
     return {
         "adapter": "qlora" if run.four_bit else "lora",
         **({"load_in_4bit": True} if run.four_bit else {}),
-        "lora_r": run.training.rank,
-        "lora_alpha": run.alpha,
-        "lora_dropout": 0.0,
-        "lora_target_modules": list(run.modules),
-        **({"lora_modules_to_save": list(run.whole)} if run.whole else {}),
+        **run.lora,
     }
 
 

@@ -52,6 +52,17 @@ class Run:
             raise TrainingImpossible(f"alpha={alpha} is no whole number, which other frameworks need. Choose another.")
         return int(alpha)
 
+    @property
+    def lora(self) -> dict[str, Any]:
+        """Settings of LoRA, by the names that TRL and Axolotl give them."""
+        return {
+            "lora_r": self.training.rank,
+            "lora_alpha": self.alpha,
+            "lora_dropout": 0.0,
+            "lora_target_modules": list(self.modules),
+            **({"lora_modules_to_save": list(self.whole)} if self.whole else {}),
+        }
+
 
 @dataclass(frozen=True)
 class Framework:

@@ -24,7 +24,7 @@ def settings(run: Run) -> dict[str, Any]:
         "max_length": training.length,
         **(texts(run) if run.cards == 1 else {"packing": False}),
         **({"loss_type": "nll"} if training.chunked_loss is False else {}),
-        **(adapter(run) if run.modules else {}),
+        **({"use_peft": True, **run.lora} if run.modules else {}),
         "output_dir": OUTPUT,
         **training.arguments,
         "bf16": training.bf16 or run.cards > 1,
@@ -35,18 +35,6 @@ def settings(run: Run) -> dict[str, Any]:
 def texts(run: Run) -> dict[str, Any]:
     """Return the settings with which TRL packs documents; if cards share rows, the rows are packed here."""
     return {"dataset_text_field": "text", "packing": True, "packing_strategy": PACKING[run.training.packing]}
-
-
-def adapter(run: Run) -> dict[str, Any]:
-    """Return the settings of LoRA; tied embeddings are not trained, because the file cannot keep them tied."""
-    return {
-        "use_peft": True,
-        "lora_r": run.training.rank,
-        "lora_alpha": run.alpha,
-        "lora_dropout": 0.0,
-        "lora_target_modules": list(run.modules),
-        **({"lora_modules_to_save": list(run.whole)} if run.whole else {}),
-    }
 
 
 TRL = Framework(
