@@ -84,7 +84,10 @@ class HeldOut:
             CheckpointMismatch: the record cannot be read.
         """
         try:
-            record = cls(**read_object(folder / HELD_OUT))
+            stored = read_object(folder / HELD_OUT)
+            if stored.get("separator", "") is None:  # earlier versions could split a file at a separator
+                del stored["separator"]
+            record = cls(**stored)
             return replace(record, texts=full_paths(record.texts, folder))
         except (OSError, ValueError, TypeError) as error:
             raise CheckpointMismatch(

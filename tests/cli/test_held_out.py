@@ -90,7 +90,7 @@ def test_a_changed_text_is_refused(folder: Path, tmp_path: Path, monkeypatch, no
     text = tmp_path / "novel.txt"
     if now is not None:
         text.write_text(now)
-    (run / "held_out.json").write_text(json.dumps(record | {"texts": [str(text)]}))
+    (run / "held_out.json").write_text(json.dumps(record | {"texts": [str(text)], "separator": None}))
     with pytest.raises(CheckpointMismatch, match="the last"):
         with_held_out(EvaluateSettings(), [run])
     assert with_held_out(EvaluateSettings(text="other.txt"), [run]).text == "other.txt"
