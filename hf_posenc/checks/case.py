@@ -151,8 +151,8 @@ class Case:
     @cached_property
     def _traits(self) -> tuple[bool, bool, bool]:
         """`continues_texts`, `is_deterministic` and `compiles_whole`; a loaded model may already be patched."""
-        is_loaded = not isinstance(self.model, str) and is_patched(self.model)
-        with nullcontext(self.model) if is_loaded else self.patched() as model:
+        live = self.model if not isinstance(self.model, str) and is_patched(self.model) else None
+        with self.patched() if live is None else nullcontext(live) as model:
             scheme = scheme_of(model)
             whole = all(layer.compiles_whole for layer in model.modules() if isinstance(layer, PatchedLayer))
         return not scheme.needs_whole_text, not scheme.randomises, whole
