@@ -11,9 +11,9 @@ Mohtashami, Jaggi 2023, "Landmark Attention", arXiv:2305.16300, appendix.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from hf_posenc.eval.texts.haystack import FILLER, Notes, repeated
+from hf_posenc.eval.texts.haystack import FILLER, Notes, most_units, repeated
 
 FRAME = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
@@ -22,10 +22,17 @@ FRAME = (
 NEEDLE = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "\nWhat is the pass key? The pass key is"
 
+CountTokens = Callable[[str], int]
+
 
 def draw_key(rng: random.Random) -> str:
     """A random number of five digits."""
     return str(rng.randint(10_000, 99_999))
+
+
+def answer(key: str) -> str:
+    """The right answer, with the space that joins it to the prompt."""
+    return f" {key}"
 
 
 class Passkey(Notes):
@@ -42,3 +49,9 @@ class Passkey(Notes):
         before = round(self.depth * units)
         hidden = [*self.filler.first(before), self.needle, *self.filler.first(units - before)]
         return f"{self.intro}{' '.join(hidden)}{self.question}"
+
+
+def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, filler: Sequence[str] = FILLER) -> str:
+    """The longest passkey prompt that, with its answer, has at most ``length`` tokens."""
+    notes = Passkey(key, depth, filler)
+    return notes.prompt(most_units(lambda units: count_tokens(notes.prompt(units) + answer(key)), length, "passkey"))

@@ -20,6 +20,7 @@ from hf_posenc.eval.texts.haystack import (
     sentences_of,
 )
 from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
+from hf_posenc.eval.texts.passkey import passkey
 from hf_posenc.eval.texts.ruler import CommonWords, FrequentWords, Questions, VariableTracking
 
 from .prompt_solver import BINDING, BIRTH, CODE, solve
@@ -152,6 +153,8 @@ def test_a_text_that_never_grows_is_refused() -> None:
     """Where a search without a bound would run for ever."""
     with pytest.raises(TokenizerTooPoor):
         most_units(lambda units: 5, 1000, "test")
+    with pytest.raises(TokenizerTooPoor):
+        passkey(1000, 0.5, "12345", lambda text: 5)
 
 
 BOOK = "The first one. Is it the second? “Third!” Fourth of 3.5 parts.\n\nA heading without an end\n\n" + "long " * 90

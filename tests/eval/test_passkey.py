@@ -7,13 +7,13 @@ import random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.eval.texts.haystack import FILLER, most_units
+from hf_posenc.eval.texts.haystack import FILLER
 from hf_posenc.eval.texts.passkey import (
     FRAME,
     NEEDLE,
     QUESTION,
-    Passkey,
     draw_key,
+    passkey,
 )
 
 
@@ -24,8 +24,7 @@ def test_prompt_fits_and_is_whole(tokenizer, length: int, depth: float, seed: in
         return len(tokenizer(text)["input_ids"])
 
     key = draw_key(random.Random(seed))
-    notes = Passkey(key, depth)
-    made = notes.prompt(most_units(lambda units: count(f"{notes.prompt(units)} {key}"), length, "passkey"))
+    made = passkey(length, depth, key, count)
     tokens = count(made + f" {key}")
     assert tokens <= length
     assert length - tokens < 2 * max(count(sentence + " ") for sentence in FILLER)  # one more sentence would not fit
