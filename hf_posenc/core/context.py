@@ -99,13 +99,13 @@ class PositionContext:
 
     def constant(self, values: tuple[float, ...]) -> Tensor:
         """Python numbers as a float32 tensor on the device of the positions, made once per forward pass."""
-        return self.once_per_forward(("constant", values), partial(constant, values, torch.float32, self.device))
+        return self.once(("constant", values), partial(constant, values, torch.float32, self.device))
 
     def exact(self, values: Tensor) -> Tensor:
         """Cast to float64, or to float32 if the device has no float64."""
         return values.to(exact_dtype(self.device))
 
-    def once_per_forward(self, key: Hashable, make: Callable[[], T]) -> T:
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Result of ``make()``, computed once per forward pass and shared by its layers.
 
         Only for values without gradient: the graph of one layer must not run through another.

@@ -80,7 +80,7 @@ def attend(
             "Continuous batching does not return attention weights. Call the model itself with output_attentions=True."
         )
     scheme = layer.scheme
-    requests = ctx.once_per_forward("requests", lambda: requests_of(scheme, ctx.query_positions, host))
+    requests = ctx.once("requests", lambda: requests_of(scheme, ctx.query_positions, host))
     keys, values = update_pages(host, k, v, layer.layer_idx)
     q, keys = scheme.prepare(q, keys)
     mixed = q.new_zeros(*q.shape[:3], values.shape[-1])

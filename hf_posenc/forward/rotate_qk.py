@@ -120,10 +120,10 @@ def cos_sin_of(
         )
 
     # Schemes of different layers may rotate equally and remap differently: a table belongs to one scheme object.
-    query = ctx.once_per_forward((id(scheme.original), number, "query"), lambda: table_at(query_at, of_query))
+    query = ctx.once((id(scheme.original), number, "query"), lambda: table_at(query_at, of_query))
     if one_table:
         return query, query
-    return query, ctx.once_per_forward((id(scheme.original), number, "key"), lambda: table_at(key_at, of_key))
+    return query, ctx.once((id(scheme.original), number, "key"), lambda: table_at(key_at, of_key))
 
 
 def _cos_sin(

@@ -135,7 +135,7 @@ def separate_texts(
             'call. Use model.set_attn_implementation("sdpa") or "eager".'
         )
     identity = None if mask is None else id(mask)  # torch before 2.13 cannot compile the id of None
-    return ctx.once_per_forward(("separated", identity), lambda: (_within_texts(mask, texts.to(ctx.device)), mask))[0]
+    return ctx.once(("separated", identity), lambda: (_within_texts(mask, texts.to(ctx.device)), mask))[0]
 
 
 def _within_texts(mask: Tensor | None, texts: Tensor) -> Tensor:

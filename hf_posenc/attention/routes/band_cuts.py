@@ -231,4 +231,4 @@ def first_key(call: AttentionCall) -> int:
     known = call.ctx.first_key
     if known is not None:
         return known
-    return call.ctx.once_per_forward("position of the first key", lambda: int(call.ctx.key_positions[0, 0]))
+    return call.ctx.once("position of the first key", lambda: int(call.ctx.key_positions[0, 0]))

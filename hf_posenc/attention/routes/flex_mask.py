@@ -33,7 +33,7 @@ def mask_of(call: AttentionCall, mask: Mask, band: Band) -> BlockMask | None:
     if mask is None and not bands and not call.ctx.causal:
         return None
     key = ("flex mask", bands, None if mask is None else id(mask), call.query_length, call.key_length)
-    return call.ctx.once_per_forward(key, lambda: _block_mask_of(call, mask, bands))
+    return call.ctx.once(key, lambda: _block_mask_of(call, mask, bands))
 
 
 def _block_mask_of(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:

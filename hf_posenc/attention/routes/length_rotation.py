@@ -165,7 +165,7 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
             tables = table(rotation, key_positions[:, columns])
         else:  # in decoding, computed once for all layers
             make_table = partial(table_of_keys, call.ctx, rotation, columns)
-            tables = call.ctx.once_per_forward(("rotated keys", rotation, columns.start, columns.stop), make_table)
+            tables = call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), make_table)
         return rotate(call.keys[0][:, :, columns], rotation, tables)
 
     row_scale = call.terms.row_scale

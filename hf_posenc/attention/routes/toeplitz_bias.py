@@ -63,7 +63,7 @@ def attend(call: AttentionCall) -> Tensor:
     functions = tuple(b.of_distance if isinstance(b, ToeplitzBias) else None for b in call.terms.bias)
     use = ("table", functions, call.query_length, length, call.terms.logit_scale)
     shared = all(isinstance(function, MethodType) for function in functions)
-    biases = call.ctx.once_per_forward(use, table) if shared else table()
+    biases = call.ctx.once(use, table) if shared else table()
     if call.query_length == 1 and call.ctx.causal and band.farthest is None:
         return flash_cpu.attend(query, key, value, causal=False, mask=biases[None, :, None, :], scale=scale)[0]
     return _forward(query, key, value, biases, band, scale)[0]

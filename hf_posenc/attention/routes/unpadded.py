@@ -56,7 +56,7 @@ def runs(call: AttentionCall) -> list[UnpaddedRun] | None:
         return None
     # The mask is kept with the result, so that its id cannot be reused.
     key = ("padding", id(mask), call.query_length, call.key_length)
-    return call.ctx.once_per_forward(key, lambda: (mask, _runs_of_mask(call, mask)))[1]
+    return call.ctx.once(key, lambda: (mask, _runs_of_mask(call, mask)))[1]
 
 
 def hide_nothing(parsed: list[UnpaddedRun], call: AttentionCall) -> bool:
@@ -176,7 +176,7 @@ def unpadded_call(call: AttentionCall, samples: slice, run: UnpaddedRun) -> Atte
             key_positions=_one_row(ctx.key_positions[:, run.keys]),
             contiguous=True,
             real_keys=None,
-            memo=ctx.once_per_forward(("sample", samples.start, run.keys.start, run.keys.stop, run.window), dict),
+            memo=ctx.once(("sample", samples.start, run.keys.start, run.keys.stop, run.window), dict),
             first=int(query_positions[0, 0]) if len(query_positions) == 1 else None,
         ),
         mask=None,

@@ -54,7 +54,7 @@ class Llama4Temperature(Scheme):
 
     def query_scale(self, ctx: PositionContext) -> Tensor:
         """Factor of each query, ``[batch or 1, query]``, float32; 1 at negative positions, which CAPE may cause."""
-        return ctx.once_per_forward(
+        return ctx.once(
             ("llama4_temp", self.scale, self.floor, self.offset),
             lambda: 1 + self.scale * ((ctx.query_positions + self.offset) // self.floor).clamp(min=0).float().log1p(),
         )

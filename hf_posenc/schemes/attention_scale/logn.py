@@ -42,7 +42,7 @@ class LogN(Scheme):
     def query_scale(self, ctx: PositionContext) -> Tensor:
         """Factor of each query, ``[batch or 1, query or 1]``, float32."""
         key = ("logn", self.geometry.trained_length, self.clip)
-        return ctx.once_per_forward(key, lambda: self._scale(keys_seen(ctx)))
+        return ctx.once(key, lambda: self._scale(keys_seen(ctx)))
 
     def _scale(self, keys: Tensor) -> Tensor:
         trained = self.geometry.trained_length

@@ -57,7 +57,7 @@ class SSMax(Scheme):
 
     def row_scale(self, ctx: PositionContext) -> Tensor:
         """Factor of each query's logits, ``[batch or 1, heads or 1, query]``, float32."""
-        logarithm = ctx.once_per_forward(("ssmax",), lambda: _logarithm(ctx))
+        logarithm = ctx.once(("ssmax",), lambda: _logarithm(ctx))
         s = self.s_init if self.s is None else self.s.float()[:, None]
         b = (self.bias_init or 0.0) if self.b is None else self.b.float()[:, None]
         return s * logarithm + b

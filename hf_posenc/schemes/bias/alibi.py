@@ -99,7 +99,7 @@ def linear_bias(slopes: Tensor, ctx: PositionContext, once: Hashable | None = No
     """
     if not ctx.causal or ctx.remapped:
         return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()), slopes)
-    return _key_bias(slopes, ctx) if once is None else ctx.once_per_forward(once, lambda: _key_bias(slopes, ctx))
+    return _key_bias(slopes, ctx) if once is None else ctx.once(once, lambda: _key_bias(slopes, ctx))
 
 
 def _key_bias(slopes: Tensor, ctx: PositionContext) -> KeyBias:

@@ -49,7 +49,7 @@ class Sandwich(Scheme):
             distances = torch.arange(reach + 1, device=ctx.device)
             if has_dynamic_length(reach):  # a symbol cannot be part of a key
                 return by_head(factors, self.sum_of_cosines(distances)[distance.abs()])
-            sums = ctx.once_per_forward(("sandwich", self.frequencies, reach), lambda: self.sum_of_cosines(distances))
+            sums = ctx.once(("sandwich", self.frequencies, reach), lambda: self.sum_of_cosines(distances))
             return by_head(factors, sums[distance.abs()])
 
         def at_any(distance: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Wavelet(Scheme):
         reach = min(self.reach, ctx.key_positions.shape[1]) if ctx.steady else self.reach
         later = 0 if ctx.causal else reach  # a decoder has no negative distances
         key = ("wavelet", self.wavelets, reach, later)
-        table = ctx.once_per_forward(key, lambda: self.table(reach, later, ctx.device))
+        table = ctx.once(key, lambda: self.table(reach, later, ctx.device))
 
         steady = ctx.steady and not torch.is_grad_enabled()
 

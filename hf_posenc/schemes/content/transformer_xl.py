@@ -111,7 +111,7 @@ class TransformerXL(Scheme):
         elif is_traced():
             return None  # values are unknown while tracing
         else:
-            farthest = ctx.once_per_forward("transformer_xl reach", lambda: farthest_pair(ctx))
+            farthest = ctx.once("transformer_xl reach", lambda: farthest_pair(ctx))
         if self.clamp_len > 0:
             farthest = min(farthest, self.clamp_len)
         return (0 if ctx.causal else -farthest, farthest) if farthest < 2 * keys else None
@@ -143,7 +143,7 @@ class TransformerXL(Scheme):
     def sinusoids_in(self, reach: Reach, ctx: PositionContext) -> Tensor:
         """R of every distance from ``reach[0]`` to ``reach[1]``, ``[distances, sinusoids]``, the same in all layers."""
         distances = torch.arange(reach[0], reach[1] + 1, device=ctx.device)[None]
-        return ctx.once_per_forward(("transformer_xl", self.frequencies, reach), lambda: self.sinusoids(distances)[0])
+        return ctx.once(("transformer_xl", self.frequencies, reach), lambda: self.sinusoids(distances)[0])
 
     def sinusoids(self, distance: Tensor) -> Tensor:
         """R of distances ``[batch, n]``, ``[batch, n, sinusoids]``, float32 from float64 angles."""

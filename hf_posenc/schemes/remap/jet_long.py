@@ -118,7 +118,7 @@ class JetLong(RotatesKeysByRegion):
             grouped = partial(torch.floor_divide, other=self.group_size(ctx.query_positions.max() + 1))
             yield Region(band, grouped, grouped)
             return
-        last = ctx.once_per_forward("jet_long: last position", lambda: int(ctx.query_positions.max()))
+        last = ctx.once("jet_long: last position", lambda: int(ctx.query_positions.max()))
         yield self.far(self.group_size(last + 1), band)
 
     def group_size(self, length: Count) -> Count:

@@ -78,7 +78,7 @@ class DynamicYarn(RotationByLength):
         if first is not None and first + ctx.query_positions.shape[1] <= trained:
             return None
         key = ("dynamic_yarn", trained, self.granularity)
-        return ctx.once_per_forward(key, lambda: self._temperature(self.length_of(ctx.query_positions))[:, None])
+        return ctx.once(key, lambda: self._temperature(self.length_of(ctx.query_positions))[:, None])
 
     def _temperature(self, lengths: Tensor) -> Tensor:
         return (0.1 * (lengths.float() / self.geometry.trained_length).log() + 1) ** 2

@@ -66,7 +66,7 @@ class XPos(Rotary):
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """One region per chunk distance; all regions read the same keys."""
-        back = ctx.once_per_forward((id(self.original), "chunks"), partial(self.chunks_back, ctx))
+        back = ctx.once((id(self.original), "chunks"), partial(self.chunks_back, ctx))
         bands = [Band(n, n + 1, chunk=self.chunk) for n in range(back + 1)] if back > 0 else [EVERYTHING]
         return tuple(
             Region(band, query_decay_steps=partial(self.query_decay_steps, n), key_decay_steps=self.key_decay_steps)
