@@ -129,6 +129,7 @@ def test_other_attention_is_refused(name: str, why: str) -> None:
         patch_model(tiny(name, masked=name != "openai-gpt"), "host")
 
 
+@pytest.mark.slow
 def test_a_graph_is_for_any_number_of_rows() -> None:
     model = tiny("xlm")
     patch_model(model, "alibi", factor=2)
