@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 from torch import Tensor
 
@@ -44,4 +43,4 @@ class SplitTerms:
 
     def keys_by_region(self, copies: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The key copy of each region; without rotations, all regions share one copy."""
-        return copies * len(self.key_copies) if len(copies) == 1 else itemgetter(*self.key_copies)(copies)
+        return copies * len(self.key_copies) if len(copies) == 1 else tuple(map(copies.__getitem__, self.key_copies))

@@ -16,11 +16,13 @@ from hf_posenc.checks.tiny_models import HEADS, KV_HEADS, TRAINED_LENGTH, WIDTH,
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.terms import Terms
 from hf_posenc.errors import CannotCombine, InvalidInput, OptionOutOfRange, UnknownKeys
 from hf_posenc.forward import rotate_decode
 from hf_posenc.forward.rotate_decode import DecodeRotation
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.forward.shared_terms import SchemeTraits, scheme_traits
+from hf_posenc.forward.split_terms import SplitTerms
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import check_one_key
 from hf_posenc.schemes.remap.rerope import ReRoPE
@@ -248,3 +250,12 @@ def test_tensors_are_not_kept() -> None:
 @pytest.mark.parametrize("name", ["alibi", "logn", "t5", "fox", "deberta", "xpos", "rope+rerope+alibi"])
 def test_terms_of_one_call_are_not_kept(name: str) -> None:
     assert traits(scheme_of(name)).terms is None
+
+
+def test_a_single_region_reads_its_own_copy_of_several() -> None:
+    """Two copies of the keys, of which the terms of this call read one: still a tuple with one entry for the region."""
+    split = SplitTerms(Terms(regions=(Region(Band()),)), None, (0,), False)
+    first, second = torch.zeros(1), torch.ones(1)
+    (chosen,) = split.keys_by_region((first, second))
+    assert chosen is first
+    assert split.keys_by_region((second,)) == (second,)
