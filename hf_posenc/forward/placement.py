@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hf_posenc.errors import NoValues
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.kept_answers import ORIGINAL
+from hf_posenc.schemes.memo import ORIGINAL
 
 HOOK = "_hf_hook"
 OWN = ("forward", "_old_forward")  # instance attributes that may hold a bound forward

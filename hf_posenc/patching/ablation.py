@@ -59,7 +59,7 @@ TERMS: Mapping[str, tuple[str, ...]] = {
 @contextmanager
 def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
     """Run the block with ``hooks`` in all parts of a scheme. Its own hooks and their cached answers are restored."""
-    cached = [(memo, dict(memo)) for part in {scheme, *scheme.schemes} if (memo := vars(part).get("kept_answers"))]
+    cached = [(memo, dict(memo)) for part in {scheme, *scheme.schemes} if (memo := vars(part).get("memo_of_options"))]
     for part in scheme.schemes:
         for name, hook in hooks.items():
             setattr(part, name, partial(hook, part))

@@ -28,7 +28,7 @@ from hf_posenc.patching.state import patch_of, unpatched_view
 from hf_posenc.patching.swap import exclusive_change
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.kept_answers import KEPT
+from hf_posenc.schemes.memo import MEMOS
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hf_posenc.patching.state import Patch
 
 M = TypeVar("M", bound=nn.Module)
-NOT_COPIED = frozenset(vars(nn.Module())) | set(KEPT)  # attributes that a scheme object does not take over
+NOT_COPIED = frozenset(vars(nn.Module())) | set(MEMOS)  # attributes that a scheme object does not take over
 
 
 def set_factor(model: M, factor: float) -> M:

@@ -15,7 +15,7 @@ from hf_posenc.core.context import PositionContext, check_table_rows
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.regions import EVERYTHING, ONE_REGION, Band, Region
 from hf_posenc.core.terms import Bias, RowRotation, Terms, ValueBias
-from hf_posenc.schemes.kept_answers import KeepsAnswers
+from hf_posenc.schemes.memo import Memoizing
 
 if TYPE_CHECKING:
     from hf_posenc.core.record import SchemeRecord
@@ -27,7 +27,7 @@ POSITION_HOOKS = (
 """Hooks through which positions reach the output. The others act on training or eviction."""
 
 
-class Scheme(KeepsAnswers):
+class Scheme(Memoizing):
     """A positional scheme: how positions enter a transformer.
 
     A scheme is constructed from a `Geometry` and keyword options. Options are explicit and typed, and ``config.json``

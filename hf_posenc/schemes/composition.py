@@ -62,7 +62,7 @@ class Composition(Scheme):
         """An empty memo. Every part keeps a reference, to clear it when one of its own attributes is assigned."""
         memo = super()._memo()
         for part in self.schemes:
-            part.__dict__.setdefault("kept_above", []).append(memo)
+            part.__dict__.setdefault("memos_above", []).append(memo)
         return memo
 
     def reset_parameters(self) -> None:

@@ -17,7 +17,7 @@ from hf_posenc.checks.forward import config_of, forward, random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.kept_answers import KEPT
+from hf_posenc.schemes.memo import MEMOS
 
 from ..small_models import llama
 
@@ -116,8 +116,8 @@ def test_a_copy_keeps_its_own() -> None:
     model = patch_model(llama(), "rerope")
     before, apart = logits(model), copy.deepcopy(model)
     scheme = apart.model.layers[0].self_attn.scheme
-    assert not any(name in vars(part) for part in (scheme, *scheme.schemes) for name in KEPT)
-    assert not any(name.encode() in pickle.dumps(model) for name in KEPT)
+    assert not any(name in vars(part) for part in (scheme, *scheme.schemes) for name in MEMOS)
+    assert not any(name.encode() in pickle.dumps(model) for name in MEMOS)
     scheme.schemes[1].window = 3
     assert not torch.equal(logits(apart), before)
     assert torch.equal(logits(model), before)

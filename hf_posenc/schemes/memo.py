@@ -11,15 +11,15 @@ from hf_posenc.core.rotation import CosSinCache
 from hf_posenc.core.tracing import is_traced
 
 T = TypeVar("T")
-KEPT = ("kept_answers", "kept_above")  # attributes of a scheme that are neither copied nor saved with it
+MEMOS = ("memo_of_options", "memos_above")  # attributes of a scheme that are neither copied nor saved with it
 ORIGINAL = "original_module"  # attribute of a copy on another device: the module that was copied
 
 
-class KeepsAnswers(nn.Module):
+class Memoizing(nn.Module):
     """A module with a memo of results that depend on its attributes alone; assigning an attribute clears the memo."""
 
     @property
-    def original(self) -> KeepsAnswers:
+    def original(self) -> Memoizing:
         """This module; for a copy that was made for one call on another device, the module that was copied."""
         return self.__dict__.get(ORIGINAL, self)
 
@@ -34,12 +34,12 @@ class KeepsAnswers(nn.Module):
         return self.original.memoized("tables", CosSinCache)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in KEPT}
+        return {name: value for name, value in self.__dict__.items() if name not in MEMOS}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        for kept in (self.__dict__.get("kept_answers"), *self.__dict__.get("kept_above", ())):
-            if kept is not None:
-                kept.clear()
+        for memo in (self.__dict__.get("memo_of_options"), *self.__dict__.get("memos_above", ())):
+            if memo is not None:
+                memo.clear()
         super().__setattr__(name, value)
 
     def memoized(self, name: Hashable, make: Callable[[], T]) -> T:
@@ -50,7 +50,7 @@ class KeepsAnswers(nn.Module):
         """
         if is_traced():  # the graph then holds the result itself
             return make()
-        memo = self.__dict__.get("kept_answers")
+        memo = self.__dict__.get("memo_of_options")
         if memo is None:
             memo = self._memo()
         if name not in memo:
@@ -59,7 +59,7 @@ class KeepsAnswers(nn.Module):
 
     def _memo(self) -> dict[Hashable, Any]:
         """An empty memo."""
-        memo: dict[Hashable, Any] = self.__dict__.setdefault("kept_answers", {})
+        memo: dict[Hashable, Any] = self.__dict__.setdefault("memo_of_options", {})
         return memo
 
 
