@@ -22,7 +22,7 @@ from hf_posenc.patches.general.base_model import innermost
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
 from hf_posenc.patches.general.inline import InterceptedInlineAttention, attention_modules
-from hf_posenc.patches.general.observation import SILENT, Observation, SilentRotary
+from hf_posenc.patches.general.observation import SHAPES, IdentityRotary, Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table, padded_to_width
@@ -129,7 +129,7 @@ class GeneralAdapter(Adapter):
 
     def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         for name in self.observation.rotaries:
-            yield base.get_submodule(name), above(type(base.get_submodule(name)), SilentRotary)
+            yield base.get_submodule(name), above(type(base.get_submodule(name)), IdentityRotary)
         for name in self.observation.tables:
             yield base.get_submodule(name), below(type(base.get_submodule(name)), SchemePositionTable)
         codes = implements(scheme, "embed") and not self.observation.tables
@@ -150,7 +150,7 @@ class GeneralAdapter(Adapter):
         yield base, {OBSERVATION: seen, FIRST_POSITION_ID: seen.numbered_from, TOKEN_TYPES: seen.token_types}
         yield base, {USES_LOOKUP: any(one.looks_up for one in seen.attentions)}
         for name, shape in seen.rotaries.items():
-            yield base.get_submodule(name), {SILENT: shape}
+            yield base.get_submodule(name), {SHAPES: shape}
         for name, first in seen.tables.items():
             yield base.get_submodule(name), {FIRST_ROW: first}
         for number, one in zip(seen.layer_numbers, seen.attentions, strict=True):

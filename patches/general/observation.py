@@ -207,20 +207,20 @@ def _constant(size: Tensor) -> bool:
     return size.numel() > 0 and bool((size.amax() - size.amin()) <= 0.02 * size.amax().clamp(min=1e-6))
 
 
-SILENT = "posenc_silent"
-"""Attribute of a `SilentRotary`: the shape of its output, by kind of call."""
+SHAPES = "posenc_rotation_shapes"
+"""Attribute of a `IdentityRotary`: the shape of its output, by kind of call."""
 
 
-class SilentRotary(nn.Module):
+class IdentityRotary(nn.Module):
     """Mixin of a rotary module: returns an identity rotation, with cosines of one and sines of zero."""
 
-    prefix = "Silent"
+    prefix = "Identity"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Identity rotation for all positions, with the shapes of the model's own rotation, without memory."""
         positions = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and not x.is_floating_point())
         hidden = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()), None)
-        layout: RotationShape = self.__dict__[SILENT][kind_of_call(*args, **kwargs)]
+        layout: RotationShape = self.__dict__[SHAPES][kind_of_call(*args, **kwargs)]
         dtype = torch.complex64 if layout.complex else torch.float32 if hidden is None else hidden.dtype
         shape = (*positions.shape[-layout.axes :], *layout.trailing)
         one = torch.ones((), dtype=dtype, device=positions.device).expand(shape)

@@ -100,8 +100,8 @@ def test_entry_point_of_an_adapter(tmp_path: Path) -> None:
     """Nobody imports the module: patching finds it; without it, the general adapter patches other classes."""
     entry = "gpt_neox = third_party_adapter:GPTNeoXAdapter"
     found, general = run("-c", NEOX, env=installed(tmp_path, "adapters", entry)), run("-c", NEOX)
-    assert "SilentGPTNeoXRotaryEmbedding" in general
-    assert "SilentGPTNeoXRotaryEmbedding" not in found
+    assert "IdentityGPTNeoXRotaryEmbedding" in general
+    assert "IdentityGPTNeoXRotaryEmbedding" not in found
 
 
 def test_a_plugin_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
