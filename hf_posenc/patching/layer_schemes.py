@@ -87,6 +87,8 @@ def build_layer_schemes(
         scheme = next((built for plan, of, built in reusable if plan == own and of == kind), None)
         if scheme is None:
             scheme = build(own, kind, adapter_name, partial(own_positions, layer=layer))
+            for part in scheme.schemes:
+                part.keep_layer(layer)
             if scheme.shared and not any(True for _ in scheme.parameters()):
                 reusable.append((own, kind, scheme))
         schemes.append(scheme)

@@ -87,6 +87,9 @@ class Scheme(Memoizing):
     def reset_parameters(self) -> None:
         """(Re)initialise learned parameters; called after construction on real tensors."""
 
+    def keep_layer(self, layer: int) -> None:
+        """Drop parameters of other layers: this instance serves one layer."""
+
     # -- the hooks ---------------------------------------------------------------------------------------------------
 
     def embed(self, positions: Tensor) -> Tensor | None:

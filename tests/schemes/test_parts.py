@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import checks
+from hf_posenc import checks, patch_model
 from hf_posenc.checks import Case
 from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.schemes.bias.distances import per_distance
 from hf_posenc.schemes.weights import LinearWeights, TableWeights
+
+from ..families.tiny import tiny, tokens
 
 LAYERS = (nn.Linear, nn.Embedding)
 OPTIONS: list[dict[str, Any]] = [
@@ -88,3 +90,15 @@ def test_far_apart_pairs_cost_no_range() -> None:
 
     assert per_distance(function, torch.tensor([[0, 10**9]])).tolist() == [[[0.0, 1e9]]]
     assert sizes == [2]
+
+
+@pytest.mark.parametrize(
+    ("model", "scheme"), [("llama", "deberta"), ("modernbert", "deberta"), ("llama", "deberta+ssmax")]
+)
+def test_each_layer_has_one_pair_of_projections(model: str, scheme: str) -> None:
+    """Layers with a scheme of their own had those of all layers, most of them without a gradient."""
+    patched = patch_model(tiny(model, masked=model == "modernbert"), scheme, factor=4, share_key=False)
+    patched(tokens(9)).logits.square().sum().backward()
+    own = {name: weight for name, weight in patched.named_parameters() if ".own." in name}
+    assert sum(name.endswith("to_key.weight") for name in own) == patched.config.num_hidden_layers
+    assert not [name for name, weight in own.items() if weight.grad is None]

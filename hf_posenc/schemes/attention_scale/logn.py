@@ -1,8 +1,8 @@
 """Log-n scaling: sharpen attention as the number of keys grows, so that its entropy stays as in training.
 
-    q_i ← q_i · max(1, ln n_i / ln L0)          n_i = keys visible to query i, L0 = trained length
+    q_i ← q_i · max(1, ln n_i / ln L0)          n_i = tokens up to query i, L0 = trained length
 
-Query i of a decoder sees i + 1 keys; all queries of an encoder see the unpadded tokens of their sequence.
+n_i is i + 1 in a decoder; in an encoder it is the number of unpadded tokens. Those that a window hides count, too.
 ``clip=False`` leaves out the maximum, for models trained with it.
 
 Su 2021, kexue.fm/archives/8823; Chiang, Cholak 2022, arXiv:2202.12172.
@@ -28,7 +28,7 @@ class LogN(Scheme):
 
     formula = r"""
     q_i &\leftarrow q_i \cdot \max \left( 1, \, \frac{\ln n_i}{\ln L_0} \right) \\
-    n_i &= \text{keys visible to query $i$}, \quad L_0 = \text{trained length}
+    n_i &= \text{tokens up to query $i$}, \quad L_0 = \text{trained length}
     """
 
     replaces_host = False
@@ -56,7 +56,7 @@ class LogN(Scheme):
 
 
 def keys_seen(ctx: PositionContext) -> Tensor:
-    """Number of unpadded keys visible to each query, ``[batch or 1, query or 1]``."""
+    """Number of tokens up to each query, or unpadded ones in an encoder, ``[batch or 1, query or 1]``."""
     if ctx.causal:
         return (ctx.query_positions + 1).clamp(min=1)  # at least its own; CAPE may shift positions below 0
     if ctx.text_keys is not None:

@@ -1,10 +1,10 @@
 """Scalable softmax: multiply logits by the logarithm of the number of keys, with a learned factor per head.
 
-    weights_i = softmax_j((s_h ln n_i + b_h) z_ij)        z: the whole logit, biases included; n_i: keys visible to i
+    weights_i = softmax_j((s_h ln n_i + b_h) z_ij)        z: the whole logit, biases included; n_i: tokens up to i
 
 The maximum of a softmax over n similar logits falls with n; multiplied by ln n it does not. It must be a factor: a
-constant added to all logits of a query has no effect. Query i of a decoder sees i + 1 keys; all queries of an encoder
-see the unpadded tokens of their sequence.
+constant added to all logits of a query has no effect. n_i is i + 1 in a decoder; in an encoder it is the number of
+unpadded tokens. Those that a window hides count, too.
 
 Nakanishi 2025, "Scalable-Softmax Is Superior for Attention", arXiv:2501.19399, sections 2 and 3.
 """
@@ -33,7 +33,7 @@ class SSMax(Scheme):
 
     formula = r"""
     \mathrm{weights}_i &= \mathrm{softmax}_j \left( (s_h \ln n_i + b_h) \, z_{ij} \right) \\
-    z &: \text{the whole logit, biases included}, \quad n_i: \text{keys visible to $i$}
+    z &: \text{the whole logit, biases included}, \quad n_i: \text{tokens up to $i$}
     """
 
     replaces_host = False

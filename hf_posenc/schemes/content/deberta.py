@@ -146,6 +146,9 @@ class DeBERTa(Scheme):
         if self.norm is not None:
             self.norm.reset_parameters()
 
+    def keep_layer(self, layer: int) -> None:
+        self.own = nn.ModuleList(own if n == layer else nn.Module() for n, own in enumerate(self.own))
+
     def logit_scale(self) -> float:
         """1 / √(1 + terms): the sum of all terms then has the variance of a single one."""
         return (1 + len(self.active)) ** -0.5

@@ -7,7 +7,7 @@ Unlike in `self_extend`, no offset joins the two cases: at the border distances 
 exceeds L0. L is the length at each query (``length="row"``): texts within L0 are unchanged, and cached decoding equals
 a single forward pass. The released code uses the length of the call (``"sequence"``): a prefill gets the groups of its
 last token. A decoded token gets those of the length so far, with keys that lower layers computed under a smaller G. All
-samples of a batch then have the length of the longest.
+samples of a batch, and all texts packed in a row, then have the length of the longest.
 
 The cache holds each key once, and each call rotates it from its position to its group: R(⌊j / G⌋ − j) R(j) k. With
 ``key_cache="copies"`` it holds one copy for every G. With ``length="row"``, G does not grow beyond the target length.
