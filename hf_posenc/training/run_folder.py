@@ -66,8 +66,8 @@ RETIRED = {"attention_groups": 1, "length_stages": 1}
 MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
 STREAMED = "streamed"
 """Stands for the number of rows of a streamed text: more steps read more of it."""
-NAMES = {MODEL: "model (digest)", CORPUS: "text (digest)", CODE: "code of the scheme (digest)"}
-"""Names of the digests among the settings, for error messages."""
+NAMES = {MODEL: "model (digest)", CORPUS: "text (digest)", CODE: "code of the scheme (digest)", ROWS: "number of rows"}
+"""Names of the digests and counts among the settings, for error messages."""
 
 
 def claim_folder(
@@ -245,5 +245,5 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
         if earlier != current:
             raise CheckpointMismatch(
                 f"The run in {folder} was started with another {NAMES.get(name, name)}: {shown(earlier)} then, "
-                f"{shown(current)} now. Resume it with the same model, text and settings, or choose another folder."
+                f"{shown(current)} now. Resume it with the same model, text, settings and version, or use another folder."
             )
