@@ -245,5 +245,6 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
         if earlier != current:
             raise CheckpointMismatch(
                 f"The run in {folder} was started with another {NAMES.get(name, name)}: {shown(earlier)} then, "
-                f"{shown(current)} now. Resume it with the same model, text, settings and version, or use another folder."
+                f"{shown(current)} now. Resume it with the same model, text, settings and version, or choose another "
+                "folder."
             )
