@@ -30,14 +30,11 @@ NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Plan:
-    """A composition as it is stored: scheme classes and their checked options.
-
-    Attributes:
-        stored: whether a saved model has it. Earlier versions took parts and options without effect, refused by now.
-    """
+    """A composition as it is stored: scheme classes and their checked options."""
 
     parts: tuple[tuple[type[Scheme], dict[str, Any]], ...]
     stored: bool = field(default=False, compare=False)
+    """Whether a saved model has it. Earlier versions saved parts without effect, too; a new patch refuses them."""
 
     @property
     def name(self) -> str:

@@ -245,6 +245,5 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
         if earlier != current:
             raise CheckpointMismatch(
                 f"The run in {folder} was started with another {NAMES.get(name, name)}: {shown(earlier)} then, "
-                f"{shown(current)} now. Resume it with the same model, text, settings and version, or choose another "
-                "folder."
+                f"{shown(current)} now. Resume with the same model, text, settings and version, or name another folder."
             )
