@@ -102,7 +102,7 @@ class Command(TyperCommand):
             raise
         except Exception as error:
             if hasattr(error, "possibilities") and any("--set" in parameter.opts for parameter in self.params):
-                setting = error.option_name.lstrip("-").replace("-", "_")
+                setting = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
                 error.possibilities = [*(error.possibilities or ()), f"--set {setting}=VALUE"]
             raise
 
