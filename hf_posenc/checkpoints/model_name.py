@@ -144,14 +144,14 @@ def folder_of_run(name: str) -> str:
 
 
 def is_bundled(folder: str) -> bool:
-    """Whether ``folder`` is the folder of a bundled model."""
-    return Path(folder).absolute().parent == FOLDER.absolute()
+    """Whether ``folder`` is the folder of a bundled model, of this installation or another."""
+    return Path(folder).absolute().parts[-3:-1] == FOLDER.parts[-2:]
 
 
 def moved_bundled(base: str) -> str:
     """Replace the folder of a bundled model in another installation by its name here; other names stay unchanged."""
     path = Path(base)
-    moved = path.parts[-3:-1] == FOLDER.parts[-2:] and (FOLDER / path.name).is_dir() and not path.exists()
+    moved = is_bundled(base) and (FOLDER / path.name).is_dir() and not path.exists()
     return f"{PREFIX}{path.name}" if moved else base
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -92,18 +92,27 @@ class Command(TyperCommand):
                 formatter.write_dl(sections[heading])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of the command line, and refuse an option that is given twice but takes one value."""
-        if args and not ctx.resilient_parsing:
-            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
-            for parameter, times in Counter(order).items():
-                repeatable = not isinstance(parameter, TyperOption) or parameter.multiple or parameter.is_flag
-                if times > 1 and not repeatable:
-                    raise BadArgument(f"{parameter.opts[0]} is given {times} times and takes one value. Pass it once.")
+        """Parse the words of the command line; an unknown option may be the name of a setting."""
         try:
+            if args and not ctx.resilient_parsing:
+                check_repeated(self.make_parser(ctx).parse_args(args=list(args))[2])
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:  # some releases of Typer put pydantic's words before their own
             error.message = error.message.removeprefix("Value error, ")
             raise
+        except Exception as error:
+            if hasattr(error, "possibilities") and any("--set" in parameter.opts for parameter in self.params):
+                setting = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
+                error.possibilities = [*(error.possibilities or ()), f"--set {setting}=VALUE"]
+            raise
+
+
+def check_repeated(order: Iterable[Any]) -> None:
+    """Refuse an option that is given twice but takes one value."""
+    for parameter, times in Counter(order).items():
+        repeatable = not isinstance(parameter, TyperOption) or parameter.multiple or parameter.is_flag
+        if times > 1 and not repeatable:
+            raise BadArgument(f"{parameter.opts[0]} is given {times} times and takes one value. Pass it once.")
 
 
 def in_plain_words(names: str, text: str) -> tuple[str, str]:

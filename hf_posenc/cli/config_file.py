@@ -53,6 +53,8 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         raise BadArgument(f"--config {path} {problem}. Write one option and its value per line.")
     for file in as_list(content.pop(IMPORTED, [])):
         import_file(str(file))
+    if content.pop("load-in-4bit", False):  # which earlier versions wrote into the folder of every run
+        raise BadArgument(f"--config {path} sets load-in-4bit, which is gone. Write dtype: 4bit instead.")
     parameters = [parameter for parameter in context.command.params if parameter.name not in NOT_STORED[:1]]
     known = {name: parameter for parameter in parameters for name in names_of(parameter)}
     defaults: dict[str, Any] = {}

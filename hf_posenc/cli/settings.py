@@ -124,7 +124,7 @@ def measured_settings(context: Context, kind: type[Own], **given: Any) -> tuple[
     from hf_posenc.eval.settings import named
 
     own, options = named(kind, merged_words(context))
-    other = {name: options.pop(name) for name in LOADING if name in options}
+    other = {name: options.pop(key) for key in [*options] if (name := key.replace("-", "_")) in LOADING}
     own |= {name: value for name, value in given.items() if value not in (None, [], (), False)}
     settings = kind.of(own | {"options": options})
     check_settings_read([name for name in SETTINGS if name in own], settings.tasks)

@@ -75,7 +75,7 @@ def build_layer_schemes(
         alike = all(geometry.of_layer(layer) is geometry for layer in range(count))
         reads_shapes = any(implements(first, hook) for hook in ("rotation", "row_rotation", "bias"))
         if first.shared and (alike or not reads_shapes):
-            _check_positions([first])
+            _check_positions([first], stored=chosen.default.stored)
             return [first] * count
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a layer pattern: no layer has it as its scheme, but its options are checked
@@ -92,9 +92,10 @@ def build_layer_schemes(
             if scheme.shared and not any(True for _ in scheme.parameters()):
                 reusable.append((own, kind, scheme))
         schemes.append(scheme)
-    _check_sharing(schemes)
+    if not chosen.default.stored:
+        _check_sharing(schemes)
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
-    _check_positions(schemes)
+    _check_positions(schemes, stored=chosen.default.stored)
     return schemes
 
 
@@ -119,7 +120,7 @@ def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: boo
         )
 
 
-def _check_positions(schemes: list[Scheme]) -> None:
+def _check_positions(schemes: list[Scheme], *, stored: bool) -> None:
     moving = {tuple(part.shown_name for part in scheme.schemes if moves_positions(part)) for scheme in schemes}
     if len(moving) > 1:
         name = next(name for names in sorted(moving) for name in names)
@@ -128,7 +129,7 @@ def _check_positions(schemes: list[Scheme]) -> None:
             "Give it to all layers, including those that keep their own positions by default, or to none."
         )
     reads = any(implements(scheme, hook) for scheme in schemes for hook in POSITION_HOOKS)
-    if any(moving) and not reads and all(scheme.replaces_host for scheme in schemes):
+    if any(moving) and not reads and not stored and all(scheme.replaces_host for scheme in schemes):
         raise CannotCombine(
             f"{next(iter(moving))[0]!r} changes the positions of tokens, and no other scheme here reads positions. "
             "Leave it out, or add a scheme that reads them, such as 'rope'."

@@ -92,9 +92,8 @@ class SchemeConfig:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments with which `hf_posenc.patch_model` repeats this patch."""
-        layers = {key: plan.spec for key, plan in self.layout.layers.items()}
         lengths = {"trained_length": self.trained_length, "target_length": self.target_length}
-        return {"scheme": self.layout.default.spec, "layers": layers, **lengths}
+        return {"scheme": self.layout.default, "layers": self.layout.layers, **lengths}
 
     def __str__(self) -> str:
         layers = "".join(f", layers {key}: {plan.described!r}" for key, plan in self.layout.layers.items())

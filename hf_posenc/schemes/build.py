@@ -46,6 +46,8 @@ def build(
     if on_own_positions and geometry.relative:
         parts.insert(0, own)
     scheme = parts[0] if len(parts) == 1 else Composition(parts, plan.name)
+    if isinstance(scheme, Composition) and not plan.stored:
+        scheme.check_effects()
     for part in parts:
         _check_defined(part, scheme, geometry, model)
     _check_amplitude(scheme, geometry)

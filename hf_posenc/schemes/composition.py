@@ -39,8 +39,6 @@ class Composition(Scheme):
         self.shared = all(part.shared for part in parts)
         for hook in SINGLE:
             self._at_most_one(f"bring `{hook}`", [p for p in parts if overrides(p, hook)])
-        coding = [p for p in parts if overrides(p, "embed") or overrides(p, "read_table")]
-        self._at_most_one("add a code to the embeddings", coding)
         rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]
         remapping = [p for p in parts if overrides(p, "regions")]
         self._at_most_one("rotate queries and keys", rotating)
@@ -50,7 +48,6 @@ class Composition(Scheme):
         self._at_most_one("decide where keys are rotated", by_row + remapping)
         by_axes = [p for p in parts if overrides(p, "coordinates")]  # their distances are not on one axis
         self._at_most_one("say where tokens stand", by_axes + remapping if remapping else [])
-        self._check_removal(parts)
         self._check_fractions(parts)
 
     @property
@@ -172,9 +169,11 @@ class Composition(Scheme):
             names = " and ".join(repr(p.record.name) for p in parts)
             raise CannotCombine(f"{names} both {action}. Keep one of them.")
 
-    @staticmethod
-    def _check_removal(parts: Sequence[Scheme]) -> None:
-        """Refuse a part that only removes the model's positions where another part brings positions of its own."""
+    def check_effects(self) -> None:
+        """Refuse a second code, and a part that only removes the model's positions if another part brings positions."""
+        parts = self.schemes
+        coding = [p for p in parts if overrides(p, "embed") or overrides(p, "read_table")]
+        self._at_most_one("add a code to the embeddings", coding)
         replacing = [p for p in parts if p.replaces_host]
         removing = [p for p in replacing if not any(overrides(p, hook) for hook in POSITION_HOOKS)]
         if removing and len(replacing) > len(removing):

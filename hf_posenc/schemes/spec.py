@@ -22,7 +22,7 @@ from hf_posenc.schemes.options import validated
 from hf_posenc.schemes.registry import scheme_class
 
 Part: TypeAlias = "str | type[Scheme] | tuple[str, Mapping[str, Any]]"
-SchemeSpec: TypeAlias = "Part | Sequence[Part]"
+SchemeSpec: TypeAlias = "Part | Sequence[Part] | Plan"
 
 MOST_PARTS = 16  # a longer composition is a damaged file or an attack
 NUMBER = re.compile(r"-?[0-9]{1,9}")
@@ -33,6 +33,8 @@ class Plan:
     """A composition as it is stored: scheme classes and their checked options."""
 
     parts: tuple[tuple[type[Scheme], dict[str, Any]], ...]
+    stored: bool = field(default=False, compare=False)
+    """Whether a saved model has it. Earlier versions saved parts without effect, too; a new patch refuses them."""
 
     @property
     def name(self) -> str:
@@ -43,11 +45,6 @@ class Plan:
     def described(self) -> str:
         """Name with the options that differ from their defaults: ``yarn(beta_fast=16.0)+logn``."""
         return "+".join(call_text(cls.record.name, changed_options(cls, options)) for cls, options in self.parts)
-
-    @property
-    def spec(self) -> SchemeSpec:
-        """The plan as `plan` takes it."""
-        return [(cls.record.name, options) for cls, options in self.parts]
 
     def with_defaults(self) -> Plan:
         """The plan with the default of every option that was not given."""
@@ -95,15 +92,15 @@ def plan_of_layer(composition: Plan, layer: int, layers: int) -> Plan:
     for cls, options in composition.parts:
         pattern = getattr(cls, "layers_of", None)
         parts += [(cls, options)] if pattern is None else plan(pattern(layers, **options)[layer]).parts
-    return Plan(tuple(parts))
+    return Plan(tuple(parts), composition.stored)
 
 
 def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
     """Resolve names and check options.
 
     Args:
-        spec: a name, names joined by ``+``, a `Scheme` subclass, ``(name, options)``, or a list of these. Whitespace
-            around a name is ignored.
+        spec: a name, names joined by ``+``, a `Scheme` subclass, ``(name, options)``, or a list of these; or the plan
+            of a saved model. Whitespace around a name is ignored.
         options: each is passed to the part that takes it.
 
     Raises:
@@ -132,7 +129,7 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
                 f"They take {', '.join(names) or 'none'}."
             )
         (takers or [parts[0][1]])[0][name] = value
-    return Plan(tuple((cls, validated(cls, own)) for cls, own in parts))
+    return Plan(tuple((cls, validated(cls, own)) for cls, own in parts), isinstance(spec, Plan))
 
 
 def layout(
@@ -187,6 +184,8 @@ def parts_of_spec(spec: SchemeSpec, *, listed: bool = False) -> Iterator[tuple[t
     if isinstance(spec, str):
         for name in spec.split("+"):
             yield scheme_class(name.strip()), {}
+    elif isinstance(spec, Plan):
+        yield from spec.parts
     elif inspect.isclass(spec) and issubclass(spec, Scheme) and hasattr(spec, "record"):
         yield spec, {}
     elif isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[1], Mapping):

@@ -61,12 +61,13 @@ KEPT_COPIES = 3
 MOMENTS = 2
 """Moments of AdamW in every checkpoint, each as large as the weights."""
 UNFINISHED = "unfinished"
-GROUPS = "attention_groups"
+RETIRED = {"attention_groups": 1, "length_stages": 1}
+"""Settings of earlier versions, with the value that every run has now."""
 MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
 STREAMED = "streamed"
 """Stands for the number of rows of a streamed text: more steps read more of it."""
-NAMES = {MODEL: "model (digest)", CORPUS: "text (digest)", CODE: "code of the scheme (digest)"}
-"""Names of the digests among the settings, for error messages."""
+NAMES = {MODEL: "model (digest)", CORPUS: "text (digest)", CODE: "code of the scheme (digest)", ROWS: "number of rows"}
+"""Names of the digests and counts among the settings, for error messages."""
 
 
 def claim_folder(
@@ -230,8 +231,7 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
     # A setting that an earlier version did not have has its default there.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
     before = {name: defaults[name] for name in defaults.keys() & now.keys()} | before
-    if before.get(GROUPS) == 1:  # the default of a setting of earlier versions
-        del before[GROUPS]
+    before = {name: value for name, value in before.items() if (name, value) not in RETIRED.items()}
     steps = before.get("steps"), now.get("steps")
     has_steps = all(isinstance(count, int) for count in steps)
     if has_steps and steps[1] < steps[0]:
@@ -245,5 +245,5 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
         if earlier != current:
             raise CheckpointMismatch(
                 f"The run in {folder} was started with another {NAMES.get(name, name)}: {shown(earlier)} then, "
-                f"{shown(current)} now. Resume it with the same model, text and settings, or choose another folder."
+                f"{shown(current)} now. Resume with the same model, text, settings and version, or name another folder."
             )

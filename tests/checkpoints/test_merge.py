@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,17 @@ def test_a_checkpoint_that_reads_back_otherwise_is_not_kept(tmp_path: Path, monk
     with pytest.raises(MergeFailed, match="read back"):
         merge(tuned, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
+
+
+def test_a_checkpoint_whose_logits_round_otherwise_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of some schemes, such as shaw, depend on the addresses of tensors."""
+    from hf_posenc.checkpoints import merge as merging
+
+    calls, exact = count(), merging.logits_of
+    monkeypatch.setattr(merging, "logits_of", lambda *args: exact(*args) * (1 + 1e-6 * next(calls)))
+    merge(trained(lora(), "yarn", tmp_path), tmp_path / "merged")
+    assert next(calls) == 4, "control: all logits were rounded otherwise"
+    assert (tmp_path / "merged" / "config.json").exists()
 
 
 @pytest.mark.parametrize("kind", [peft.PromptTuningConfig, peft.PrefixTuningConfig])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,10 @@ def test_an_adapter_finds_its_base(adapter: Callable[..., Path], tmp_path: Path)
     assert ModelName.of("starter:llama", adapter=tuned) == ModelName(STARTER, str(tuned))
     moved = adapter("moved", "/another/env/lib/python3.12/site-packages/hf_posenc/starters/llama")
     assert ModelName.of(moved).model == STARTER
+    other = tmp_path / "other" / "hf_posenc" / "starters" / "llama"  # an installation that is still there
+    shutil.copytree(STARTER, other)
+    beside = ModelName.of(adapter("beside", str(other)))
+    assert (beside.model, beside.dtype) == (str(other), "float32"), "and not the stored bfloat16"
     lost = adapter("lost", str(tmp_path / "gone"))
     with pytest.raises(ModelNotFound, match="--base"):
         from_pretrained(lost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.errors import CannotCombine, CheckpointMismatch, OptionOutOfRange
 
 from ..families.tiny import tiny
 
@@ -34,6 +35,36 @@ def test_load_gives_what_was_saved(kind, scheme, make_model, logits_of, perturb,
     for name in ("scheme", "touched", "parameters_added"):
         assert getattr(after, name) == getattr(before, name)
     assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
+
+
+IDLE = {
+    "none": ("llama", "rope", {}, "none", {}),
+    "a recipe": ("llama", "none", {}, "pose", {}),
+    "a code": ("gpt2", "sinusoidal", {}, "learned_interp", {}),
+    "an option": ("llama", "fire", {"1": "kerple"}, None, {"share_layers": True}),
+}
+
+
+@pytest.mark.parametrize(("kind", "scheme", "layers", "part", "options"), IDLE.values(), ids=IDLE)
+def test_what_has_no_effect_loads_as_saved(
+    kind, scheme, layers, part, options, make_model, logits_of, perturb, tmp_path
+) -> None:
+    """Earlier versions took and saved it; control: a new patch refuses it."""
+    model = patch_model(make_model(kind), scheme, factor=FACTOR, layers=layers)
+    perturb(model)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    content = json.loads(file.read_text())
+    parts = content["position_scheme"]["scheme"]
+    parts[0]["options"] |= options
+    parts += [{"name": part, "options": {}}] if part else []
+    file.write_text(json.dumps(content))
+    idle = f"{scheme}+{part}" if part else scheme
+    with pytest.raises((CannotCombine, OptionOutOfRange)):
+        patch_model(make_model(kind), idle, factor=FACTOR, layers=layers, **options)
+    loaded = from_pretrained(tmp_path)
+    assert describe(loaded).scheme.startswith(idle)
+    assert torch.equal(logits_of(loaded), logits_of(model))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])

@@ -54,6 +54,8 @@ def test_a_run_repeats_from_the_file_in_its_folder(call: Call, written: Callable
     ("content", "said"),
     [
         ({"stepz": 3}, "given.yaml: there is no setting 'stepz'. Did you mean 'steps'"),
+        ({"load-in-4bit": True}, "given.yaml sets load-in-4bit, which is gone. Write dtype: 4bit"),
+        ({"load-in-4bit": False, "stepz": 3}, "given.yaml: there is no setting 'stepz'"),  # that of earlier versions
         ({"set": {"stepz": 3}}, "given.yaml: there is no setting 'stepz'"),
         ({"set": ["seed"]}, "given.yaml: a setting has a name and a value"),
         ({"config": "x"}, "'config'"),

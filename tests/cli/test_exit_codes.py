@@ -57,6 +57,8 @@ USAGE: list[tuple[list[str], str]] = [
     ([*TUNE, "--method", "lroa"], "'lroa'"),
     ([*TUNE, "--set", "schedule=cosin"], "'cosine'"),
     ([*TUNE, "--set", "rnk=3"], "'rank'"),
+    ([*TUNE, "--train-embeddings"], "--set train_embeddings=VALUE"),
+    ([*EVAL, "--set", "batch-size=x"], "batch_size is 'x'"),
     ([*TUNE, "--set", "rank"], "NAME=VALUE"),
     ([*TUNE, "--set", "streaming=maybe"], "streaming"),
     ([*TUNE, "--steps", "3", "--set", "epochs=1"], "epochs"),

@@ -197,15 +197,16 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_does(killed, tokenizer) -> 
     assert torch.equal(loaded(ids).logits, resumed(ids).logits)
 
 
-@pytest.mark.parametrize("groups", [1, 4])
-def test_a_run_with_a_setting_that_is_gone_resumes_where_it_had_no_effect(groups: int, killed, tokenizer) -> None:
+@pytest.mark.parametrize("setting", ["attention_groups", "length_stages"])
+@pytest.mark.parametrize("value", [1, 4])
+def test_a_run_with_a_setting_that_is_gone_resumes_where_it_had_no_effect(setting, value, killed, tokenizer) -> None:
     run = killed / "run.json"
-    run.write_text(json.dumps(json.loads(run.read_text()) | {"attention_groups": groups}))
+    run.write_text(json.dumps(json.loads(run.read_text()) | {setting: value}))
     again = partial(tune, patch_model(llama(), "t5", factor=FACTOR), tokenizer, out=killed, save_every=2, resume=True)
-    if groups == 1:
+    if value == 1:
         again()
     else:
-        with pytest.raises(CheckpointMismatch, match="attention_groups: 4 then"):
+        with pytest.raises(CheckpointMismatch, match=f"{setting}: 4 then"):
             again()
 
 

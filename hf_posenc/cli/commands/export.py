@@ -94,7 +94,7 @@ def merge(
     """Merge a PEFT adapter into the weights of its base.
 
     The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits equal those of the
-    adapter up to rounding, and if it is read back from the disk bit for bit.
+    adapter up to rounding, and if its weights are read back from the disk bit for bit.
     """
     from hf_posenc.checkpoints.merge import merge as run
     from hf_posenc.patching.model_card import write_found_results
