@@ -40,8 +40,8 @@ def explained_forward(adapter: Adapter, base: nn.Module, *, patched: bool = True
         if patched:
             scheme = base.__dict__[ATTENTIONS][0].scheme.shown_name
             raise AdapterInvalid(
-                f"A patched {layer} cannot be run: {_brief(error)}. Correct scheme {scheme!r}, or the forward of the "
-                f"attention classes of {name}; the model was restored."
+                f"A patched {layer} cannot be run: {_brief(error)}. Correct scheme {scheme!r}, which is also called "
+                f"with ctx.hidden = None, or the forward of the attention classes of {name}; the model was restored."
             ) from error
         dtype: Any = next((weight.dtype for weight in base.parameters()), None)
         raise UnsupportedModel(
@@ -209,6 +209,7 @@ def _check_attend(
     *,
     host: dict[str, Any],
     mask: Any,
+    hidden: Any = None,
     cache: Any = None,
     **_: Any,
 ) -> NoReturn:
@@ -221,6 +222,11 @@ def _check_attend(
         raise _Reached(not_passed_on(model_name, "its attention does not get it"))
     if third_party and shapes != [[1, heads, 2] for heads in (geometry.heads, geometry.kv_heads, geometry.kv_heads)]:
         passed, remedy = f"q, k, v {shapes}", "Pass [batch, heads or kv_heads, new token, head_dim], nothing repeated"
+    elif third_party and not (isinstance(hidden, Tensor) and hidden.shape[:-1] == (1, 2)):
+        passed, remedy = (
+            "no hidden states of two tokens",
+            "Pass what it projects, [batch, new token, width], as hidden=",
+        )
     elif third_party and mask is None:
         passed, remedy = "no mask of a padded text", "Pass the model's own mask to it, as mask="
     elif has_cache and cache is None:

@@ -34,17 +34,18 @@ def check_class(cls: type[Adapter]) -> None:
     if not isinstance(pairs, dict) or not pairs:
         refuse(cls, f"has attention = {shown(pairs)}", "Map each attention class of the model to its patched class")
     for old, new in pairs.items():
-        if not (inspect.isclass(new) and issubclass(new, PatchedAttention) and issubclass(new, old)):
+        bases = [base for base in getattr(new, "__mro__", ()) if base in (PatchedAttention, old)]
+        if bases != [PatchedAttention, old]:
             refuse(
                 cls,
-                f"replaces {shown(old)} by {shown(new)}, which does not derive from PatchedAttention and from it",
+                f"replaces {shown(old)} by {shown(new)}, which does not derive from PatchedAttention, and then from it",
                 "Write class Patched(PatchedAttention, Own) for each class Own in attention",
             )
         if missing := [name for name in PROJECTIONS if getattr(new, name) is getattr(PatchedAttention, name)]:
             refuse(
                 cls,
                 f"patches with {new.__name__}, whose {' and '.join(missing)} would come from PatchedAttention",
-                "Define it in the class, and derive from PatchedAttention first",
+                "Define it in the class",
             )
     base: Any = getattr(cls, "base_class", None)
     if not (inspect.isclass(base) and issubclass(base, PreTrainedModel)):

@@ -18,6 +18,7 @@ from hf_posenc.checkpoints.logits import logits_of, random_text
 from hf_posenc.checkpoints.native_parameters import INSTEAD
 from hf_posenc.checkpoints.other_class import LIMITS, LONGEST
 from hf_posenc.core.files.hf_errors import reason_of
+from hf_posenc.core.torch_state import evaluation_mode
 from hf_posenc.errors import MissingPackage, NotExpressible, NotTraceable, PosEncError
 from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.state import describe
@@ -41,27 +42,25 @@ def write_onnx(model: Any, staging: Path) -> dict[str, Any]:
         raise MissingPackage(
             f"{error}. Install the ONNX exporter: pip install onnx onnxscript onnxruntime 'transformers>=5.23'"
         ) from error
-    target, training = describe(model).target_length, model.training
+    target = describe(model).target_length
     lengths = [min(n, LONGEST) for n in (7, target // 2 + 1, target)]
     if model.config.is_encoder_decoder:
         raise NotExpressible(f"This {type(model).__name__} is an encoder and a decoder, not one graph. {INSTEAD}")
     if offloads_of(model) or model.dtype != torch.float32:
         state = "offloaded by accelerate" if offloads_of(model) else f"in {model.dtype}"
         raise NotExpressible(f"This {type(model).__name__} is {state}. Load it in float32 on one device.")
-    model.eval()
     try:
-        graph, cached, reason = traced(model)
-        graph.config = None
-        graph.save_pretrained(staging)
-        session = onnxruntime.InferenceSession(staging / "model.onnx", providers=["CPUExecutionProvider"])
-        deviation = max(deviation_of(model, session, length, cached) for length in lengths)
+        with evaluation_mode(model):
+            graph, cached, reason = traced(model)
+            graph.config = None
+            graph.save_pretrained(staging)
+            session = onnxruntime.InferenceSession(staging / "model.onnx", providers=["CPUExecutionProvider"])
+            deviation = max(deviation_of(model, session, length, cached) for length in lengths)
     except NotTraceable as error:
         raise NotExpressible(str(error)) from error
     except RuntimeError as error:  # of the exporter, or of what it traces
         reason = reason_of(error.__cause__ or error)  # type: ignore[arg-type]
         raise NotExpressible(f"torch cannot write this {type(model).__name__} as ONNX: {reason}. {INSTEAD}") from error
-    finally:
-        model.train(training)
     return {"onnx": {"cache": cached, "reason": reason, "deviation": deviation, "lengths": lengths}}
 
 

@@ -7,6 +7,7 @@ package and compared before the folder gets its name.
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,9 +24,10 @@ from hf_posenc.checkpoints.logits import logits_of, random_text
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_schemes, parameters_of
 from hf_posenc.checkpoints.plain_checkpoint import with_weights, write_checkpoint, write_plain
 from hf_posenc.checkpoints.static_rotation import rotates_nothing
+from hf_posenc.core.torch_state import evaluation_mode
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patching.offloading import offloaded_values
+from hf_posenc.patching.offloading import offloaded_values, offloads_of
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.alibi import ALiBi
@@ -40,14 +42,14 @@ SHARED = (
 BIASES = ("attention_bias", "mlp_bias")
 LONGEST = 8192  # longest compared text in tokens, because longer ones take minutes
 LIMITS = {torch.float32: 1e-4}  # largest difference, relative to the standard deviation of the logits
-ROUGH = 0.1  # the same in half precision, where implementations round at different steps
+ROUGH = 0.1  # the same for offloaded weights in half precision, where implementations round at different steps
 READ = """
 import sys
 sys.modules["hf_posenc"] = None
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
-folder, texts_file, logits_file = sys.argv[1:]
-model, texts, logits = AutoModelForCausalLM.from_pretrained(folder).eval(), load_file(texts_file), {}
+folder, texts_file, logits_file, dtype = sys.argv[1:]
+model, texts, logits = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval(), load_file(texts_file), {}
 for name, text in texts.items():
     half = text.shape[1] // 2
     first = model(text[:, :half], use_cache=True)
@@ -142,7 +144,8 @@ def check_alone(folder: Path, model: Any) -> None:
     """Load a checkpoint in a process without this package, and compare its logits with those of the patched model.
 
     The texts have the trained length, twice that and the target length, but no more than that and 8,192 tokens. Each is
-    read at once, and in two pieces with a KV cache.
+    read at once, and in two pieces with a KV cache. Both models compute in float32, which rounds no difference away,
+    unless the weights are offloaded.
 
     Raises:
         NotExpressible: transformers cannot load it, or its logits differ.
@@ -151,25 +154,23 @@ def check_alone(folder: Path, model: Any) -> None:
     trained, target = report.trained_length, report.target_length  # a table may end at the target
     lengths = {min(n, target, LONGEST) for n in (trained, 2 * trained, target)}
     texts = {str(n): random_text(model, n) for n in sorted(lengths)}
+    dtype = model.dtype if offloads_of(model) else torch.float32
     with TemporaryDirectory() as work:
         texts_file, logits_file = Path(work) / "texts.safetensors", Path(work) / "logits.safetensors"
         save_file(texts, texts_file)
         command = [sys.executable, "-c", READ, str(folder), str(texts_file), str(logits_file)]
-        run = subprocess.run(command, capture_output=True, text=True)
+        run = subprocess.run([*command, str(dtype).removeprefix("torch.")], capture_output=True, text=True)
         if run.returncode:
             reason = run.stderr.strip().rpartition("\n")[2]
             raise NotExpressible(f"Plain transformers cannot load this {type(model).__name__}: {reason}. {INSTEAD}")
         logits = load_file(logits_file)
-    limit = LIMITS.get(model.dtype, ROUGH)
+    limit, exact = LIMITS.get(dtype, ROUGH), model if model.dtype == dtype else copy.deepcopy(model).to(dtype)
     for name, text in texts.items():
-        own = logits_of(model, text).float().cpu()
-        half = text.shape[1] // 2
-        for where, plain, expected in (
-            (name, logits[name], own),
-            ("cached", logits[f"{name} cached"], own[:, half:]),
-        ):
-            if not (plain.float() - expected).abs().max() <= limit * expected.std():
+        with evaluation_mode(exact):
+            own = logits_of(exact, text).float().cpu()
+        for kind, start in (("", 0), (" cached", text.shape[1] // 2)):
+            expected = own[:, start:]
+            if not (logits[name + kind].float() - expected).abs().max() <= limit * expected.std():
                 raise NotExpressible(
-                    f"Plain transformers computes other logits from the written file ({where}, "
-                    f"{text.shape[1]:,} tokens). {INSTEAD}"
+                    f"Plain transformers computes other logits from the written file ({name}{kind} tokens). {INSTEAD}"
                 )

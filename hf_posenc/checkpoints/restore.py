@@ -93,7 +93,7 @@ def load_weights(
         check_finite(model)
         for part in stacks_or_model(model) if scheme is not None else ():
             finish_part(part)
-        raise_limits(model)
+        raise_limits(model, host_length=None if scheme is None else scheme.host_length)
     return model, info
 
 

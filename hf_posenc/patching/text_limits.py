@@ -78,8 +78,10 @@ def first_patch(model: nn.Module) -> Patch | None:
     return next((module.__dict__[STASH] for module in model.modules() if STASH in module.__dict__), None)
 
 
-def raise_limits(model: nn.Module) -> None:
+def raise_limits(model: nn.Module, *, host_length: int | None = None) -> None:
     """Raise the limits inside a patched model to its target length, and record the old ones in its patch.
+
+    A loaded model has its raised limit already. For it, pass the unpatched length, which `restore_limits` then sets.
 
     Warns:
         LimitKept: a limit that cuts texts is below the trained length.
@@ -90,6 +92,8 @@ def raise_limits(model: nn.Module) -> None:
     short_limits: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` repeats its tokenizer's limit
     for owner, name in limits_inside(model):
         limit: Any = getattr(owner, name, None)
+        if host_length is not None and limit == patch.report.target_length:
+            limit = host_length
         if is_cut(limit, patch.report):
             patch.limits.append((owner, name, limit, patch.report.target_length))
             setattr(owner, name, patch.report.target_length)

@@ -79,8 +79,11 @@ def test_a_cache_that_is_empty_at_first(ort: Any, case: str, tmp_path: Path) -> 
 
 
 def test_transformers_reads_the_folder_without_this_package(ort: Any, tmp_path: Path) -> None:
-    """The exporter's own folder has the guarded configuration, and is refused."""
-    export(patched("llama", "yarn"), tmp_path, to="onnx")
+    """The exporter's own folder has the guarded configuration, and is refused. The model keeps its modes."""
+    model = patched("llama", "yarn").train()
+    model.lm_head.eval()  # frozen
+    export(model, tmp_path, to="onnx")
+    assert (model.training, model.lm_head.training) == (True, False)
     assert "onnx" in subprocess.check_output([sys.executable, "-c", READ, str(tmp_path)], text=True)
 
 

@@ -12,7 +12,7 @@ import torch
 from packaging.version import Version
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from hf_posenc import describe, export, patch_model
+from hf_posenc import describe, export, load_starter, patch_model
 from hf_posenc.checkpoints import gpt2_classes, other_class
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import AlreadyScaled, NotExpressible
@@ -146,6 +146,24 @@ def test_it_is_read_without_this_package(family: str, scheme: str, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_rounding_is_no_difference(tmp_path: Path) -> None:
+    """bfloat16 rounds logits of the starter by more than a tenth of their deviation."""
+    model = patch_model(load_starter("llama")[0].to(torch.bfloat16), "window", factor=2, size=64)
+    export(model, tmp_path / "plain", to="auto")
+    assert model.dtype == AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype="auto").dtype == torch.bfloat16
+
+
+@pytest.mark.slow
+def test_dropout_is_no_difference(tmp_path: Path) -> None:
+    model = patched("yarn", {}, "gpt2").train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.1
+    export(model, tmp_path / "plain", to="auto")
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.slow
 def test_embeddings_that_a_bloom_normalises_leave_nothing_behind(tmp_path: Path, monkeypatch: Any) -> None:
     """A control: embeddings as large as they are, which BLOOM's first norm changes."""
     monkeypatch.setattr(gpt2_classes, "GROWN", 1.0)
@@ -155,9 +173,10 @@ def test_embeddings_that_a_bloom_normalises_leave_nothing_behind(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_other_logits_leave_nothing_behind(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_logits_leave_nothing_behind(dtype: torch.dtype, tmp_path: Path, monkeypatch: Any) -> None:
     """A control: the window is written one key too wide."""
     monkeypatch.setattr(Window, "native_window", lambda self: self.size + 1)
-    with pytest.raises(NotExpressible, match="other logits"):
-        export(patched("window", {"size": 16}), tmp_path / "plain", to="auto")
+    with pytest.raises(NotExpressible, match=r"other logits .* \(32 tokens\)"):
+        export(patched("window", {"size": 16}).to(dtype), tmp_path / "plain", to="auto")
     assert not list(tmp_path.iterdir())

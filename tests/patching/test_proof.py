@@ -17,7 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import describe, from_pretrained, is_patched, patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.errors import NoEffect
+from hf_posenc.core.regions import Region
+from hf_posenc.errors import AdapterInvalid, NoEffect
 from hf_posenc.forward import call_plan
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import RoPE
@@ -61,6 +62,12 @@ def test_what_fails_after_the_proof_leaves_no_patch(step: str, monkeypatch: pyte
         patch_model(model, "yarn", factor=4)
     assert not is_patched(model)
     assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
+
+
+def test_what_reads_hidden_states_that_are_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NTK, "regions", lambda _, ctx: (Region(query_at=ctx.hidden.mean),))
+    with pytest.raises(AdapterInvalid, match=r"test_proof.py.*'ntk', which is also called with ctx.hidden = None"):
+        patch_model(tiny_model("llama"), "ntk", factor=4)
 
 
 def test_training_mode_and_random_numbers_are_left_alone() -> None:

@@ -83,7 +83,10 @@ def test_generation_of_a_checkpoint(written: int, tmp_path: Path) -> None:
     patch_model(model, "yarn", factor=FACTOR).save_pretrained(tmp_path)
     assert '"max_length": 1024' in (tmp_path / "generation_config.json").read_text()
     (tmp_path / "generation_config.json").write_text(f'{{"max_length": {written}}}')
-    assert from_pretrained(tmp_path).generation_config.max_length == 1024
+    again = from_pretrained(tmp_path)
+    assert again.generation_config.max_length == 1024
+    assert set_factor(again, 2).generation_config.max_length == 512
+    assert unpatch_model(again).generation_config.max_length == 256
 
 
 def test_an_encoder_decoder_has_one_generation_configuration() -> None:

@@ -106,14 +106,22 @@ def without(name: str) -> Any:
     return attention(forward=forward)
 
 
+def without_hidden(self: Any, x: Any, mask: Any, cos_sin: Any, past_key_values: Any = None, **call: Any) -> Any:
+    q, k, v = (self.split(project(x)) for project in (self.query, self.key, self.value))
+    return self.out(self.attend(q, k, v, hidden=None, cache=past_key_values, mask=mask, host=call)[0].flatten(2))
+
+
 MISTAKES: dict[str, Any] = {
     "reads max_position_embeddings of TinyConfig": lambda: [adapter(trained_length=Adapter.trained_length)],
     "reads n_head of TinyConfig": lambda: [adapter(geometry=lambda self, config, **lengths: config.n_head)],
-    "derive from PatchedAttention first": lambda: [attention(stranger.TinyAttention, PatchedAttention)],
+    "PatchedAttention, and then from it": lambda: [
+        attention(stranger.TinyAttention, PatchedAttention, project_query=abs, project_key=abs)
+    ],
     "whose project_query": lambda: [attention(project_query=PatchedAttention.project_query)],
     "posenc_forward": lambda: [stranger.TinyAdapter, NoKeywords],
     "get_input_embeddings": lambda: [stranger.TinyAdapter, NoEmbeddings],
     "no mask of a padded text": lambda: [without("mask")],
+    "no hidden states": lambda: [attention(forward=without_hidden)],
     "no KV cache in a call": lambda: [without("past_key_values")],
     "whose dropped is 'missing'": lambda: [attention(dropout_name="dropped")],
     "is_causal of Patched": lambda: [attention(is_causal=False)],
