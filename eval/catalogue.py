@@ -20,6 +20,7 @@ from hf_posenc.eval.errors import UntrustedTask
 TASKS = Path(__file__).parent / "tasks"
 """The folder of our task files, for lm-eval's ``include_path``."""
 LONGEST_NAME = 300  # characters
+PATH = re.compile(r"[/\\]|\.(ya?ml|py)$", re.IGNORECASE)  # in no name of a task of lm-eval
 
 JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
@@ -95,6 +96,8 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
     for name in sorted(not_ours) if include_path is None else ():
         if name.startswith("posenc_"):
             raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {ours}.")
+        if PATH.search(name):
+            raise BadComparison(f"There is no task {name!r}, because a task has no path. Set include_path to its folder.")
     if not not_ours or (include_path is None and all(map(task_folder, not_ours))):
         return
     known = every_name(include_path)
