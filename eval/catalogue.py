@@ -97,7 +97,9 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
         if name.startswith("posenc_"):
             raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {ours}.")
         if PATH.search(name):
-            raise BadComparison(f"There is no task {name!r}, because a task has no path. Set include_path to its folder.")
+            raise BadComparison(
+                f"There is no task {name!r}, because a task has no path. Set include_path to its folder."
+            )
     if not not_ours or (include_path is None and all(map(task_folder, not_ours))):
         return
     known = every_name(include_path)
