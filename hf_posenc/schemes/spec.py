@@ -21,7 +21,7 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import validated
 from hf_posenc.schemes.registry import scheme_class
 
-Part: TypeAlias = "str | type[Scheme] | tuple[str, Mapping[str, Any]]"
+Part: TypeAlias = "str | type[Scheme] | tuple[str, Mapping[str, Any]]"  # the string may join names by "+"
 SchemeSpec: TypeAlias = "Part | Sequence[Part] | Plan"
 
 MOST_PARTS = 16  # a longer composition is a damaged file or an attack
@@ -189,7 +189,8 @@ def parts_of_spec(spec: SchemeSpec, *, listed: bool = False) -> Iterator[tuple[t
     elif inspect.isclass(spec) and issubclass(spec, Scheme) and hasattr(spec, "record"):
         yield spec, {}
     elif isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[1], Mapping):
-        yield scheme_class(spec[0]), spec[1]
+        name, own = spec
+        yield from plan(name, own).parts if "+" in str(name) else [(scheme_class(name), own)]
     elif isinstance(spec, Sequence) and not isinstance(spec, (bytes, bytearray)) and not listed:
         for part in spec:
             yield from parts_of_spec(cast(Part, part), listed=True)

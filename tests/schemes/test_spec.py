@@ -24,7 +24,9 @@ def geometry(*, rotary: HostRotary | None = None, causal: bool = True, target: i
 
 
 @pytest.mark.parametrize(
-    "spec", ["yarn+logn", ["yarn", "logn"], [("yarn", {}), "logn"], "yarn + logn", ["yarn+logn"]], ids=repr
+    "spec",
+    ["yarn+logn", ["yarn", "logn"], [("yarn", {}), "logn"], "yarn + logn", ["yarn+logn"], ("yarn+logn", {})],
+    ids=repr,
 )
 def test_ways_of_writing_a_composition(spec: object) -> None:
     assert plan(spec).name == "yarn+logn"  # type: ignore[arg-type]
@@ -36,6 +38,7 @@ def test_class_and_alias_are_names() -> None:
 
 def test_option_goes_to_the_part_that_takes_it() -> None:
     chosen = plan("yarn+rerope", {"window": 3, "beta_fast": 16.0})
+    assert plan(("yarn+rerope", {"window": 3, "beta_fast": 16.0})) == chosen
     assert [options for _, options in chosen.parts] == [{"beta_fast": 16.0}, {"window": 3}]
 
 
