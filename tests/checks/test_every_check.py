@@ -18,7 +18,7 @@ SLOW = [name for name, check in CHECKS.items() if check.slow and name not in ("f
 SLOWEST = (  # many forward passes, or a compiler
     *("continuous_batching", "torch_export", "memory_leaks", "recompilation", "options", "finite_differences"),
 )
-CHOSEN = [(check, case) for check in SLOW for case in (QUICK[::4] if check in SLOWEST else QUICK)]
+CHOSEN = [(check, case) for check in SLOW for case in (QUICK[::6] if check in SLOWEST else QUICK)]
 LEFT_OUT = [
     pytest.param(case, marks=pytest.mark.slow if case in ONE_PER_HOOKS else pytest.mark.full, id=str(case))
     for case in ALL_CASES
@@ -49,7 +49,7 @@ def test_check_of_the_others(check: str, case: Case) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("check", "case"), CHOSEN, ids=str)
 def test_slow_check(check: str, case: Case) -> None:
-    """On one scheme of each combination of hooks, or on every fourth of these."""
+    """On one scheme of each combination of hooks, or on every sixth of these."""
     checks.assert_passes(check, case)
 
 
