@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from hf_posenc import patch_model, unpatch_model
+from hf_posenc import enable_auto, patch_model, unpatch_model
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.eval.texts.haystack import insert_needles, most_units, sentences_of
 from hf_posenc.schemes.entry import entries_of
@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--text", type=Path, action="append", required=True, help="filler; may be repeated")
     parser.add_argument("--out", type=Path, default=Path("hidden_numbers.jsonl"), help="file of the results")
     arguments = parser.parse_args()
+    enable_auto()  # a patched checkpoint keeps its scheme under "unpatched"
+    enable_auto()  # a patched checkpoint keeps its scheme under "unpatched"
     model = AutoModelForCausalLM.from_pretrained(arguments.model).eval()
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     lengths = [int(length) for length in arguments.lengths.split(",")]
