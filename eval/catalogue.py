@@ -98,7 +98,7 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
             raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {ours}.")
         if PATH.search(name):
             raise BadComparison(
-                f"There is no task {name!r}, because a task has no path. Set include_path to its folder."
+                f"There is no task {name!r}, which is a path. Name the task, and set include_path to its folder."
             )
     if not not_ours or (include_path is None and all(map(task_folder, not_ours))):
         return

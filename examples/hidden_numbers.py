@@ -49,7 +49,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("hidden_numbers.jsonl"), help="file of the results")
     arguments = parser.parse_args()
     enable_auto()  # a patched checkpoint keeps its scheme under "unpatched"
-    enable_auto()  # a patched checkpoint keeps its scheme under "unpatched"
     model = AutoModelForCausalLM.from_pretrained(arguments.model).eval()
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     lengths = [int(length) for length in arguments.lengths.split(",")]

@@ -100,7 +100,7 @@ class Command(TyperCommand):
         except typer.BadParameter as error:  # some releases of Typer put pydantic's words before their own
             error.message = error.message.removeprefix("Value error, ")
             raise
-        except Exception as error:
+        except Exception as error:  # click's NoSuchOption, which newer releases of Typer carry a copy of
             if hasattr(error, "possibilities") and any("--set" in parameter.opts for parameter in self.params):
                 setting = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
                 error.possibilities = [*(error.possibilities or ()), f"--set {setting}=VALUE"]

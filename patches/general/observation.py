@@ -208,7 +208,7 @@ def _constant(size: Tensor) -> bool:
 
 
 SHAPES = "posenc_rotation_shapes"
-"""Attribute of a `IdentityRotary`: the shape of its output, by kind of call."""
+"""Attribute of an `IdentityRotary`: the shape of its output, by kind of call."""
 
 
 class IdentityRotary(nn.Module):
