@@ -92,18 +92,18 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
     for name in names:
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
             raise BadComparison(f"There is no task {shown(name)}. All of ours: {ours}.")
-    not_ours = set(names) - set(own_tasks())
-    for name in sorted(not_ours) if include_path is None else ():
+    others = sorted(set(names) - names_in_folders(include_path))
+    for name in others:
         if name.startswith("posenc_"):
             raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {ours}.")
         if PATH.search(name):
             raise BadComparison(
                 f"There is no task {name!r}, which is a path. Name the task, and set include_path to its folder."
             )
-    if not not_ours or (include_path is None and all(map(task_folder, not_ours))):
+    if all(map(task_folder, others)):
         return
-    known = every_name(include_path)
-    for name in names:
+    known = names_in_folders(include_path) | names_in_lm_eval()
+    for name in others:
         if name not in known:
             longer = sorted(task for task in known if task.endswith(f"_{name}"))[:3]
             hint = f" Did you mean {' or '.join(map(repr, longer))}?" if longer else nearest(name, known)
@@ -152,12 +152,21 @@ def task_folder(name: str) -> Path | None:
     return next((file.parent for file in files if line.search(file.read_bytes())), None)
 
 
-@lru_cache(maxsize=2)
-def every_name(include_path: str | Path | None) -> frozenset[str]:
-    """Names of all tasks, groups and tags."""
+def names_in_folders(include_path: str | Path | None) -> frozenset[str]:
+    """Names of our tasks, and of the tasks, groups and tags in a user's folder."""
+    if include_path is None:
+        return frozenset(own_tasks())
     from lm_eval.tasks import TaskManager
 
-    return frozenset(TaskManager(include_path=folders(include_path)).all_tasks)
+    return frozenset(TaskManager(include_path=folders(include_path), include_defaults=False).all_tasks)
+
+
+@lru_cache(maxsize=1)
+def names_in_lm_eval() -> frozenset[str]:
+    """Names of all tasks, groups and tags that come with lm-eval."""
+    from lm_eval.tasks import TaskManager
+
+    return frozenset(TaskManager().all_tasks)
 
 
 @contextmanager
