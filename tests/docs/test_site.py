@@ -1,4 +1,4 @@
-"""The site builds without warnings: links, names and pictures resolve."""
+"""The site builds without warnings: links, names and pictures resolve, and every cell of every notebook runs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built without a warning."""
     folder = tmp_path_factory.mktemp("built")
     options = ["-W", "--keep-going", "-n", "-q", "-b", "html", "-d", str(folder / "trees")]
+    options += ["-D", f"nb_execution_cache_path={folder / 'cells'}"]  # every cell is executed, whatever was cached
     words = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(folder / "site")]
+    before = set((ROOT / "docs" / "notebooks").iterdir())
     built = subprocess.run(words, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
+    left = set((ROOT / "docs" / "notebooks").iterdir()) - before
+    assert not left, "a notebook leaves files in the folder it is opened from"
     return folder / "site"
 
 
