@@ -93,14 +93,16 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
             raise BadComparison(f"There is no task {shown(name)}. All of ours: {ours}.")
     not_ours = set(names) - set(own_tasks())
-    for name in sorted(not_ours) if include_path is None else ():
-        if name.startswith("posenc_"):
-            raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {ours}.")
-        if PATH.search(name):
-            raise BadComparison(
-                f"There is no task {name!r}, which is a path. Name the task, and set include_path to its folder."
-            )
-    if not not_ours or (include_path is None and all(map(task_folder, not_ours))):
+    if include_path is None:
+        for name in sorted(not_ours):
+            if name.startswith("posenc_"):
+                raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {ours}.")
+            if PATH.search(name):
+                raise BadComparison(
+                    f"There is no task {name!r}, which is a path. Name the task, and set include_path to its folder."
+                )
+        not_ours = {name for name in not_ours if task_folder(name) is None}
+    if not not_ours:
         return
     known = every_name(include_path)
     for name in names:
@@ -119,7 +121,8 @@ def check_settings_read(settings: Sequence[str], tasks: Sequence[str]) -> None:
         return
     for name in settings:
         if not read_by(name, tasks):
-            raise (BadComparison if name == "text" else UnknownOption)(
+            error = BadComparison if name == "text" else UnknownOption
+            raise error(
                 f"None of the tasks {', '.join(tasks)} reads {name}. Leave {name} out, or add one of "
                 f"{', '.join(read_by(name, known))}."
             )

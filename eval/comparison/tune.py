@@ -120,22 +120,19 @@ def choose_options(
         cells = [[measuring.cell(trial, task, [length]) for length in settings.lengths] for _, trial in trials]
     records = measure_cells(measuring, [cell for trial_cells in cells for cell in trial_cells], progress)
     rows_of = {record.key: record.rows for record in records}  # empty for a cell that was refused or failed
-    scores: dict[str, list[tuple[dict[str, Any], float]]] = {}
+    tried: dict[str, list[dict[str, Any]]] = {}
     for (entry, trial), trial_cells in zip(trials, cells, strict=True):
         rows = [row for cell in trial_cells for row in rows_of[cell.key]]
         losses = [row.value for row in rows if row.metric == METRIC and row.depth is None]
         if len(losses) < len(trial_cells):
             continue  # refused, such as a group too small for the length
         options = {name: value for name, value in trial.options.items() if name not in entry.options}
-        scores.setdefault(entry.label, []).append((options, fmean(losses)))
-    chosen = {label: min(tried, key=lambda scored: scored[1])[0] for label, tried in scores.items()}
+        tried.setdefault(entry.label, []).append({"options": options, METRIC: fmean(losses)})
+    chosen = {label: min(scored, key=lambda one: one[METRIC])["options"] for label, scored in tried.items()}
     described = [
-        {
-            "label": label, "length": measuring.longest, "chosen": chosen[label],
-            "tried": [{"options": options, METRIC: loss} for options, loss in tried],
-        }
-        for label, tried in scores.items()
-    ]  # fmt: skip
+        {"label": label, "length": measuring.longest, "chosen": chosen[label], "tried": scored}
+        for label, scored in tried.items()
+    ]
     return chosen, described
 
 

@@ -79,11 +79,13 @@ def legend(comparison: Comparison) -> str:
     reference = comparison.about.get("against")
     if reference is None:
         return ""
-    few = any(difference.clusters < FEWEST for difference in comparison.differences)
-    return (
+    marks = (
         f"Marks: + significantly better than {reference}, − significantly worse, ? undecided; paired over the same "
         "documents, p below 0.05 after Holm's correction over the table."
-    ) + few * f" Fewer than {FEWEST} documents or keys have no interval, and are always undecided."
+    )
+    if any(difference.clusters < FEWEST for difference in comparison.differences):
+        marks += f" Fewer than {FEWEST} documents or keys have no interval, and are always undecided."
+    return marks
 
 
 def difference_table(comparison: Comparison, task: str, metric: str) -> Table | None:
