@@ -222,25 +222,25 @@ def check_folder(folder: Path, *, resume: bool) -> None:
 def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuse to resume a run with other settings than it was started with; only ``steps`` may grow."""
     try:
-        before = read_object(folder / RUN)
+        stored = read_object(folder / RUN)
     except (OSError, ValueError) as error:
         raise CheckpointMismatch(
             f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
         ) from error
     now = json.loads(json.dumps(dict(settings)))
-    # A setting that an earlier version did not have has its default there.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
-    before = {name: defaults[name] for name in defaults.keys() & now.keys()} | before
-    before = {name: value for name, value in before.items() if (name, value) not in RETIRED.items()}
-    steps = before.get("steps"), now.get("steps")
-    has_steps = all(isinstance(count, int) for count in steps)
-    if has_steps and steps[1] < steps[0]:
-        raise CheckpointMismatch(
-            f"The run in {folder} was started for {steps[0]} steps, and {steps[1]} are fewer. Set {steps[0]} steps "
-            "to complete it or more to go on, or choose another folder."
-        )
-    free = {"steps"} if has_steps else set()
-    for name in sorted((before.keys() | now.keys()) - free):
+    # A setting that an earlier version did not have has its default there.
+    before = {name: default for name, default in defaults.items() if name in now}
+    before |= {name: value for name, value in stored.items() if (name, value) not in RETIRED.items()}
+    steps, more_steps = before.get("steps"), now.get("steps")
+    if isinstance(steps, int) and isinstance(more_steps, int):
+        if more_steps < steps:
+            raise CheckpointMismatch(
+                f"The run in {folder} was started for {steps} steps, and {more_steps} are fewer. Set {steps} steps to "
+                "complete it or more to go on, or choose another folder."
+            )
+        before["steps"] = more_steps
+    for name in sorted(before.keys() | now.keys()):
         earlier, current = before.get(name), now.get(name)
         if earlier != current:
             raise CheckpointMismatch(
