@@ -220,8 +220,9 @@ def write_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
 
 
 def write_yaml(file: Path, settings: dict[str, Any]) -> None:
-    """Write settings as YAML, in their order."""
-    file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    """Write the settings that are not None as YAML, in their order."""
+    written = {name: value for name, value in settings.items() if value is not None}
+    file.write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
 
 
 def script_of(framework: Framework) -> str:

@@ -20,7 +20,7 @@ def settings(run: Run) -> dict[str, Any]:
         "stage": "pt",
         "do_train": True,
         "model_name_or_path": run.model,
-        **({"quantization_bit": 4} if run.four_bit else {}),
+        "quantization_bit": 4 if run.four_bit else None,
         "dataset_dir": ".",
         "dataset": NAME,
         "template": "default",
@@ -43,7 +43,7 @@ def adapter(run: Run) -> dict[str, Any]:
         "lora_alpha": run.alpha,
         "lora_dropout": 0.0,
         "lora_target": ",".join(run.modules),
-        **({"additional_target": ",".join(run.whole)} if run.whole else {}),
+        "additional_target": ",".join(run.whole) or None,
     }
 
 

@@ -17,13 +17,13 @@ def settings(run: Run) -> dict[str, Any]:
     training = run.training
     return {
         "model_name_or_path": run.model,
-        **({"model_init_kwargs": dict(run.config)} if run.config else {}),
+        "model_init_kwargs": dict(run.config) or None,
         "dtype": run.dtype,
-        **({"load_in_4bit": True} if run.four_bit else {}),
+        "load_in_4bit": True if run.four_bit else None,
         "datasets": [{"path": "json", "data_files": DATA}],
         "max_length": training.length,
         **(texts(run) if run.cards == 1 else {"packing": False}),
-        **({"loss_type": "nll"} if training.chunked_loss is False else {}),
+        "loss_type": "nll" if training.chunked_loss is False else None,
         **({"use_peft": True, **run.lora} if run.modules else {}),
         "output_dir": OUTPUT,
         **training.arguments,
