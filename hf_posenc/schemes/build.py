@@ -143,14 +143,7 @@ def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) 
 
 
 def check_one_key(scheme: Scheme) -> None:
-    """Refuse ``key_cache="one"`` if there is one copy anyway, or if no rotation converts it into the others.
-
-    Args:
-        scheme: the whole composition.
-
-    Raises:
-        CannotCombine: the rotation of the composition does not allow one copy.
-    """
+    """Refuse ``key_cache="one"`` in a composition with one copy anyway, or whose rotation cannot make the others."""
     rotation = scheme.rotation()
     if rotation is None:
         raise CannotCombine(

@@ -31,11 +31,7 @@ class Document:
 
 
 def check_column(columns: Collection[str], field: str, place: str) -> None:
-    """Refuse records without the column of the text.
-
-    Raises:
-        UnreadableDocuments: there is no such column.
-    """
+    """Refuse records without the column of the text."""
     if field not in columns:
         names = ", ".join(sorted(map(str, columns))) or "an empty record"
         raise UnreadableDocuments(

@@ -64,11 +64,7 @@ def whole_text(path: Path) -> str:
 
 
 def check_size(name: str, size: int) -> None:
-    """Refuse a document of ``size`` characters that would take more than half of the memory.
-
-    Raises:
-        UnreadableDocuments: the document is too large.
-    """
+    """Refuse a document of ``size`` characters that would take more than half of the memory."""
     needed, room = size * AS_TOKENS, main_memory() // 2
     if needed > room:
         raise UnreadableDocuments(

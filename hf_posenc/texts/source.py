@@ -107,11 +107,7 @@ class TextSource:
                 yield from dataset_documents(part, self.field)
 
     def check_field(self) -> None:
-        """Refuse a ``field`` without records.
-
-        Raises:
-            UnreadableDocuments: no part has records, so the field has no effect.
-        """
+        """Refuse a ``field`` that has no effect, because no part has records."""
         if self.field != TEXT and not self.has_records:
             raise UnreadableDocuments(
                 f"The text field {self.field!r} is a column of records, and there are plain texts alone. Leave it out."
@@ -177,11 +173,7 @@ def kind_of(path: Path) -> str:
 
 
 def check_kind(path: Path) -> None:
-    """Refuse a file in a format that is not read, instead of skipping it or reading it as plain text.
-
-    Raises:
-        UnreadableDocuments: the file is a CSV, Arrow or compressed file.
-    """
+    """Refuse a file in a format that is not read, instead of skipping it or reading it as plain text."""
     if kind_of(path) in CONVERTED:
         raise UnreadableDocuments(
             f"The file {shown(str(path))} is in a format that is not read. Unpack it with gunzip, write a dataset with "

@@ -85,11 +85,7 @@ def lora(
 
 
 def check_method(name: str, model: nn.Module) -> None:
-    """Check that a method can train this model.
-
-    Raises:
-        TrainingImpossible: the weights are quantised (full), or the model has an adapter already (LoRA).
-    """
+    """Refuse full training of quantised weights, and LoRA on a model that has an adapter already."""
     if name == "full":
         if is_quantised(model):
             raise TrainingImpossible(
