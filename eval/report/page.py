@@ -72,16 +72,12 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
     swept = [metric for metric in metrics if metric in with_lengths]
     drawn = [metric for metric in swept if metric != "ppl"][:2]  # perplexity is exp(loss), drawn already
     deep = comparison.metrics(task, depth=True)
-    mapped = [*[m for m in deep if is_share(m)][:1], *[m for m in deep if m == "nll"]]
+    mapped = [metric for metric in deep if is_share(metric)][:1] + [metric for metric in deep if metric == "nll"]
     return {
         "name": task,
         "title": task_title(task),
         "curves": [
-            {
-                "caption": caption(metric, metrics),
-                "picture": curves(comparison, task, metric),
-                "note": PANELS,
-            }
+            {"caption": caption(metric, metrics), "picture": curves(comparison, task, metric), "note": PANELS}
             for metric in drawn
         ],
         "maps": [maps_of_metric(comparison, task, metric) for metric in mapped],

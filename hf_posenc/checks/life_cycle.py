@@ -148,11 +148,12 @@ def _checksum(value: Tensor) -> int:
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[float, str]:
     """Number of differing entries of two snapshots, and the names of the first five."""
-    names = [name for name in before.keys() | after.keys() if not _same(before.get(name), after.get(name))]
+    names = [name for name in before.keys() | after.keys() if not same(before.get(name), after.get(name))]
     return float(len(names)), ", ".join(sorted(names)[:5]) or "nothing"
 
 
-def _same(one: Any, two: Any) -> bool:
+def same(one: Any, two: Any) -> bool:
+    """Whether two values have one type and are equal."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         return torch.equal(one, two)
     return type(one) is type(two) and one == two

@@ -69,12 +69,10 @@ Settings = Annotated[
 ]
 
 
-def text_sources(
-    settings: dict[str, Any], *texts: Sequence[str] | None, streaming: bool = False
-) -> list[TextSource | None]:
+def text_sources(settings: dict[str, Any], *texts: Sequence[str] | None) -> list[TextSource | None]:
     """Check the texts of a command before a model is loaded; None for each that is not named.
 
-    Only the first may be streamed. The column of records is removed from ``settings``; one text must have records.
+    The column of records is removed from ``settings``; one text must have records.
     """
     from hf_posenc.errors import UnreadableDocuments
     from hf_posenc.texts import TextSource
@@ -88,11 +86,8 @@ def text_sources(
                 f"There is no file and no folder {shown(str(part))}. Check the path; a dataset is hub:NAME."
             )
     all_texts.check_field()
-    sources = [TextSource.of_names(list(names)) if names else None for names in texts]
-    return [
-        source and replace(source, field=field if source.has_records else TEXT, streaming=streaming and number == 0)
-        for number, source in enumerate(sources)
-    ]
+    sources = [TextSource.of_names(list(names), field=field) if names else None for names in texts]
+    return [replace(one, field=TEXT) if one is not None and not one.has_records else one for one in sources]
 
 
 def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:

@@ -97,9 +97,9 @@ def compare(
         samples=samples, text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
         fresh=fresh, trust_tasks=trust_tasks,
     )  # fmt: skip
-    loading: dict[str, Any] = {"batch_size": other.get("batch_size", 1)} | (
-        {} if device is None else {"device": device}
-    )
+    loading: dict[str, Any] = {"batch_size": other.get("batch_size", 1)}
+    if device is not None:
+        loading["device"] = device
     models = [measured_model(name, other.get("base"), dtype, loading) for name in dict.fromkeys(model)]
     command = cli.command_line(context)
     with resume_hint(context), output.progress() as progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -156,7 +157,9 @@ def finetune(
             emitted = emit_run(emit, patched, tokenizer, texts, training, out, **names)
             show_emitted(emitted, scheme_words(scheme, factor, target_length, [*(option or ()), *lengths_to_repeat]))
             return
-        report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
+
+        def report(share: float, loss: float) -> None:
+            show_progress(share, f"loss {loss:.3f}")
 
         def announce_start(start: RunStart) -> None:
             output.note(str(start))
@@ -221,11 +224,11 @@ def texts_of(
         raise BadArgument(f"--set streaming={streaming} is not true or false. Write one of the two.")
     if streaming and not text:
         raise BadArgument("streaming reads a text while training, and none is named. Pass --text, or leave it out.")
-    own, measured_on = text_sources(settings, text, held_out, streaming=streaming)
+    own, measured_on = text_sources(settings, text, held_out)
     modules = [module_text(name) for name in HELD_OUT]
     if own is None:
         return [module_text(name) for name in TRAINING], measured_on or modules
-    return own, measured_on or HeldOutSplit(otherwise=modules)
+    return replace(own, streaming=streaming), measured_on or HeldOutSplit(otherwise=modules)
 
 
 def check_effect(patched: nn.Module, asked: str) -> None:

@@ -38,12 +38,12 @@ class Cards:
             OptionOutOfRange: the text has neither form.
         """
         match = WRITTEN.fullmatch(str(text).strip())
-        count, memory = (int(match[1] or 1), round(float(match[2]) * GIB)) if match else (0, 0)
-        if not (count and memory):
+        cards = match and cls(int(match[1] or 1), round(float(match[2]) * GIB))
+        if cards is None or not (cards.count and cards.memory):
             raise OptionOutOfRange(
                 f"gpu takes the memory of a card in GiB, got {shown(text)}. Write 80, or 8x80 for eight cards."
             )
-        return cls(count, memory)
+        return cards
 
     @property
     def room(self) -> int:

@@ -133,9 +133,13 @@ def case_of_role(
     base, adapter = base_model_of(model)
     reach = length + kind.beyond
     trained = trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
+
+    def with_target(target: int) -> Case:
+        return kind(variant(model, role, entry, reach, max(target, reach)), ids)
+
     if settings.factor is not None:
-        return kind(variant(model, role, entry, reach, max(round(settings.factor * trained), reach)), ids)
+        return with_target(round(settings.factor * trained))
     try:
-        return kind(variant(model, role, entry, reach, max(REACH * trained, reach, *settings.lengths)), ids)
+        return with_target(max(REACH * trained, *settings.lengths))
     except OptionOutOfRange:  # schemes that end with the position table
-        return kind(variant(model, role, entry, reach, max(trained, reach)), ids)
+        return with_target(trained)
