@@ -132,8 +132,10 @@ def export(
     if to in WITH_CARD:
         refuse_adapter_folder(target)
     with staged(target) as staging:
-        written = WRITERS[to](model, staging, **({"tokenizer": tokenizer} if to in WITH_TOKENIZER else {}))
-        if to not in WITH_TOKENIZER:
+        if to in WITH_TOKENIZER:
+            written = WRITERS[to](model, staging, tokenizer)
+        else:
+            written = WRITERS[to](model, staging)
             if tokenizer is not None:
                 tokenizer.save_pretrained(staging)
                 raise_limits_in(staging, model)
