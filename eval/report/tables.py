@@ -123,8 +123,10 @@ def signed(difference: Difference, share_digits: str) -> str:
 
 def summaries(comparison: Comparison) -> list[Table]:
     """The tables that summarise whole tasks: ranks, if asked for, and effective context lengths."""
-    effective = effective_table(comparison)
-    return [*rank_tables(comparison), *([] if effective is None else [effective])]
+    tables = rank_tables(comparison)
+    if (effective := effective_table(comparison)) is not None:
+        tables.append(effective)
+    return tables
 
 
 def effective_table(comparison: Comparison) -> Table | None:

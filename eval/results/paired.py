@@ -152,6 +152,7 @@ def judged(difference: Difference, p_holm: float | None, higher_is_better: bool 
     """Add the corrected p-value and the verdict to a difference."""
     verdict: Verdict = "undecided"
     if p_holm is not None and p_holm < LEVEL:
-        gain = (difference.difference > 0) == higher_is_better
-        verdict = "different" if higher_is_better is None else "better" if gain else "worse"
+        verdict = "better" if (difference.difference > 0) == higher_is_better else "worse"
+        if higher_is_better is None:
+            verdict = "different"
     return replace(difference, p_holm=p_holm, verdict=verdict)

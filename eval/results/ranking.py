@@ -137,4 +137,4 @@ def results_of(comparison: Comparison) -> dict[str, Any]:
     """Content of ``results.json``: cells, rows, differences, effective context lengths, and ranks if asked for."""
     results = comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
     ranks = [line.to_dict() for lines in rankings(comparison).values() for line in lines]
-    return results | ({"ranks": ranks} if ranks else {})
+    return results | {"ranks": ranks} if ranks else results

@@ -101,12 +101,9 @@ def runs_or_raises(case: Case) -> Measured:
     """
     with case.patched() as model:
         end = position_limit(model)
-        lengths = {
-            case.trained_length,
-            case.trained_length + 1,
-            4 * case.trained_length,
-            *(() if end is None else (end, end + 1)),
-        }
+        lengths = {case.trained_length, case.trained_length + 1, 4 * case.trained_length}
+        if end is not None:
+            lengths |= {end, end + 1}
         invalid = []
         for length in sorted(lengths):
             past_end = end is not None and length > end

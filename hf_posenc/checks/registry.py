@@ -90,11 +90,7 @@ def applicable_checks(case: Case, *, copies: bool = True, names: Iterable[str] |
 
 
 def check_named(name: str) -> Check:
-    """The check called ``name``.
-
-    Raises:
-        UnknownCheck: no check has this name.
-    """
+    """The check called ``name``; raises `UnknownCheck` if there is none."""
     if name not in CHECKS:
         known = ", ".join(CHECKS)
         raise UnknownCheck(f"There is no check {shown(name)}.{nearest(name, CHECKS)} Choose from {known}.")

@@ -89,11 +89,7 @@ class TextSource:
         return self.streaming or any(is_dataset(part, ITERABLE) for part in self.parts)
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents, read one after another.
-
-        Raises:
-            UnreadableDocuments: a document cannot be read.
-        """
+        """Yield the documents, read one after another."""
         self.check_field()
         for number, part in enumerate(self.parts, 1):
             if isinstance(part, str):
@@ -130,11 +126,7 @@ class TextSource:
 
 
 def part_of(given: object) -> Any:
-    """Convert a name to a `HubDataset` (``hub:…``) or a path; return other objects unchanged.
-
-    Raises:
-        UnreadableDocuments: the name is empty.
-    """
+    """Convert a name to a `HubDataset` (``hub:…``) or a path; return other objects unchanged."""
     if given == "":  # as a path, it would be the current folder
         raise UnreadableDocuments("The name of a text is empty. Name a file, a folder or hub:NAME.")
     if isinstance(given, str) and given.startswith(PREFIX):
@@ -148,11 +140,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -> list[Path]:
-    """Return all files below a folder with a known suffix, sorted, without hidden ones.
-
-    Raises:
-        UnreadableDocuments: there is no such file.
-    """
+    """Return all files below a folder with a known suffix, sorted, without hidden ones."""
     files = sorted(
         path for path in folder.rglob("*")
         if kind_of(path) in {*known, *CONVERTED} and path.is_file()

@@ -36,7 +36,8 @@ class LossPoint:
         """Return plain values for JSON."""
         held_out = {str(length): loss for length, loss in self.held_out.items()}
         windows = {str(length): list(losses) for length, losses in self.windows.items()}
-        return {"step": self.step, "loss": self.loss, "held_out": held_out} | ({"windows": windows} if windows else {})
+        values = {"step": self.step, "loss": self.loss, "held_out": held_out}
+        return values | {"windows": windows} if windows else values
 
     def difference(self, length: int, against: int) -> tuple[float, float] | None:
         """Return the mean over windows of loss at ``length`` − loss at ``against``, and half of its 95 % interval.

@@ -107,13 +107,15 @@ def shared_settings(model: nn.Module, training: Training, rows: Any, *, trains_a
     """
     stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
-    quantised = {"quantised": True} if is_quantised(model) else {}
     loaded = bool(getattr(model.config, "name_or_path", ""))
     schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
     text = rows.digest if isinstance(rows, PackedRows) else None
-    code = digest_of_own({type(scheme) for scheme in schemes})  # empty if all belong to this package
-    return {
-        **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),
+    if is_quantised(model):
+        shared["quantised"] = True
+    if code := digest_of_own({type(scheme) for scheme in schemes}):  # empty if all belong to this package
+        shared[CODE] = code
+    return shared | {
+        "scheme": None if stored is None else stored.to_json(),
         MODEL: sampled_weights_digest(model, values=loaded or not trains_all),
         ROWS: STREAMED if text == "" else count_of(rows), CORPUS: text or None,
     }  # fmt: skip

@@ -147,7 +147,10 @@ def show(comparison: Comparison, out: Path) -> None:
         output.show_text("± is one standard error over documents.")
     if marks := legend(comparison):
         output.show_text(marks)
-    for table in [*summaries(comparison), *([cost_table(comparison)] if comparison.rows else [])]:
+    tables = summaries(comparison)
+    if comparison.rows:
+        tables.append(cost_table(comparison))
+    for table in tables:
         output.show_table(table.head, table.lines, title=table.caption)
         if table.note:
             output.show_text(table.note)

@@ -134,8 +134,8 @@ def rank(one: Recommendation, target: int) -> tuple[Any, ...]:
     """Return the sort key, smaller is better; the ranks are in the docstring of this module."""
     row, factor = one.evidence, one.lengths["target_length"] / one.trained
     if row is not None:
-        tier = 3 if not row.finds else 0 if row.factor >= factor else 2
-        return tier, -row.factor, 0, *row.order
+        tier = 0 if row.factor >= factor else 2
+        return tier if row.finds else 3, -row.factor, 0, *row.order
     if one.kept < target:
         return (4,)
     if one.shown_factor is None:

@@ -17,7 +17,7 @@ def settings(run: Run) -> dict[str, Any]:
         "sequence_len": training.length,
         "sample_packing": training.packing == "separate",
         "chunked_cross_entropy": training.chunked_loss is not False,
-        **(adapter(run) if run.modules else {}),
+        **adapter(run),
         "output_dir": OUTPUT,
         "num_epochs": training.epochs,
         "max_steps": training.steps,
@@ -38,7 +38,9 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """Return the settings of LoRA, or of QLoRA."""
+    """Return the settings of LoRA, or of QLoRA; none for full fine-tuning."""
+    if not run.modules:
+        return {}
     if run.four_bit:
         return {"adapter": "qlora", "load_in_4bit": True, **run.lora}
     return {"adapter": "lora", **run.lora}

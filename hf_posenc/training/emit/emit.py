@@ -133,11 +133,7 @@ def emit_run(
 
 
 def framework_of(name: str) -> Framework:
-    """Return the framework called ``name``.
-
-    Raises:
-        WrongKind: there is no such framework.
-    """
+    """Return the framework called ``name``, or raise `WrongKind`."""
     if name not in FRAMEWORKS:
         raise WrongKind(f"{shown(name)} is no framework.{nearest(name, FRAMEWORKS)} Choose {', '.join(FRAMEWORKS)}.")
     return FRAMEWORKS[name]

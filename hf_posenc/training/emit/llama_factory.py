@@ -27,7 +27,7 @@ def settings(run: Run) -> dict[str, Any]:
         "cutoff_len": training.length,
         "packing": True,
         "neat_packing": training.packing == "separate",
-        **(adapter(run) if run.modules else {"finetuning_type": "full"}),
+        **adapter(run),
         "output_dir": OUTPUT,
         **training.arguments,
         "disable_gradient_checkpointing": not training.gradient_checkpointing,
@@ -36,7 +36,9 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """Return the settings of LoRA."""
+    """Return the settings of LoRA, or of full fine-tuning."""
+    if not run.modules:
+        return {"finetuning_type": "full"}
     return {
         "finetuning_type": "lora",
         "lora_rank": run.training.rank,

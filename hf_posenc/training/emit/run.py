@@ -54,7 +54,9 @@ class Run:
 
     @property
     def lora(self) -> dict[str, Any]:
-        """Settings of LoRA, by the names that TRL and Axolotl give them."""
+        """Settings of LoRA, by the names that TRL and Axolotl give them; none for full fine-tuning."""
+        if not self.modules:
+            return {}
         return {
             "lora_r": self.training.rank,
             "lora_alpha": self.alpha,
