@@ -114,7 +114,7 @@ def choose_options(
         The chosen options by label, and all candidates with their losses for ``results.json``.
     """
     settings = measuring.settings
-    task = (MASKED_TASKS if is_masked(measuring.lm.model) else CAUSAL_TASKS)[0]
+    task = MASKED_TASKS[0] if is_masked(measuring.lm.model) else CAUSAL_TASKS[0]
     trials = [(entry, trial) for entry in entries for trial in candidates(measuring, entry, settings.budget)]
     with scheme_set_aside(measuring.lm.model):
         cells = [[measuring.cell(trial, task, [length]) for length in settings.lengths] for _, trial in trials]

@@ -80,7 +80,8 @@ class Batched(HFLM):
 
     def states(self, keep: dict[Row, int]) -> Generator[tuple[Row, Tensor, Head], None, None]:
         """Yield each sequence with the final states of its last ``keep[sequence]`` positions, longest first."""
-        for batch in (similar_lengths if self.pads else equal_lengths)(keep, self.rows_at_once):
+        split = similar_lengths if self.pads else equal_lengths
+        for batch in split(keep, self.rows_at_once):
             for row in batch:
                 check_row(self, row)
             forget_longest(self.model)

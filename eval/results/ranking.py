@@ -57,8 +57,8 @@ class Ranked:
         """Sort key: possible places, then the score."""
         if self.first is None or self.last is None or self.value is None:
             return float("inf"), 0.0, 0.0
-        more_is_better = self.metric in SHARES or self.metric in GAINS
-        return self.first, self.last, -self.value if more_is_better else self.value
+        sign = -1 if self.metric in SHARES or self.metric in GAINS else 1
+        return self.first, self.last, sign * self.value
 
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON, without the time, which differs from run to run."""

@@ -188,5 +188,5 @@ def parse_metric(name: str) -> tuple[str, int, float | None] | None:
     match = NAME.fullmatch(name)
     if match is None:
         return None
-    depth = match["depth"]
-    return match["metric"], int(match["length"]), None if depth is None else float(depth) / 100
+    depth = None if match["depth"] is None else float(match["depth"]) / 100
+    return match["metric"], int(match["length"]), depth

@@ -113,7 +113,8 @@ def plan(
         layer: bytes per token that one layer keeps for the backward pass; an upper bound for a forward pass alone.
         in_parts: whether several cards can share a row under the scheme.
     """
-    target, shared = one.lengths["target_length"], cards.count > 1 and in_parts
+    target = one.lengths["target_length"]
+    shared = cards.count > 1 and in_parts
     wanted = one.trained if any(scheme_class(part).recipe for part in one.scheme.split("+")) else target
     dtypes = ("bfloat16",) if shared else ("bfloat16", "4bit")
     fits = tuple(fit(cards, step.at(wanted), dtype, on, shared=shared) for dtype in dtypes for on in (False, True))

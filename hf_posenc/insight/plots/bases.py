@@ -29,8 +29,10 @@ def limits_of(maps: Sequence[Tensor], *, signed: bool = True) -> tuple[float, fl
     if signed:
         size = float(f"{float(finite.abs().max()):.6g}") if len(finite) else 1.0  # 1 and 1.0000001 are one scale
         return -(size or 1.0), size or 1.0
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    return low, high if high > low else low + 1.0
+    if not len(finite):
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high) if high > low else (low, low + 1.0)
 
 
 def say_scale(figure: Any, panels: int, limits: Sequence[tuple[float, float]] = ()) -> None:
