@@ -105,8 +105,7 @@ def register_scheme(
 def list_schemes() -> list[SchemeRecord]:
     """Records of all schemes: the built-in ones, then those of third parties, each group in alphabetical order."""
     built_in = _shipped()
-    others = sorted(set(_with_plugins()) - set(built_in))
-    return [_with_plugins()[name] for name in (*sorted(built_in), *others)]
+    return sorted(_with_plugins().values(), key=lambda record: (record.name not in built_in, record.name))
 
 
 def scheme_record(name: str) -> SchemeRecord:
