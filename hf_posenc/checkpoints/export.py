@@ -109,7 +109,8 @@ def export(
         raise OptionOutOfRange(
             f"The results go into a model card, which to={to!r} (--to {to}) does not write. Leave one of them out."
         )
-    target, source = Path(folder_to_write(folder)), None
+    target = Path(folder_to_write(folder))
+    source = None
     if isinstance(model, (str, os.PathLike)):
         named = ModelName.of(model, adapter=loading.get("peft_adapter"), hub=hub_options(loading))
         source = named.adapter or named.model

@@ -133,13 +133,10 @@ def case_of_role(
     base, adapter = base_model_of(model)
     reach = length + kind.beyond
     trained = trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
-
-    def with_target(target: int) -> Case:
-        return kind(variant(model, role, entry, reach, max(target, reach)), ids)
-
     if settings.factor is not None:
-        return with_target(round(settings.factor * trained))
+        return kind(variant(model, role, entry, reach, max(reach, round(settings.factor * trained))), ids)
     try:
-        return with_target(max(REACH * trained, *settings.lengths))
+        chosen = variant(model, role, entry, reach, max(reach, REACH * trained, *settings.lengths))
     except OptionOutOfRange:  # schemes that end with the position table
-        return with_target(trained)
+        chosen = variant(model, role, entry, reach, max(reach, trained))
+    return kind(chosen, ids)
