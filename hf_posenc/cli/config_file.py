@@ -123,13 +123,18 @@ def options_of(context: Context) -> Iterator[tuple[str, Any]]:
         value = context.params.get(str(parameter.name))
         if parameter.name in NOT_STORED or value in (None, [], ()):
             continue
-        is_list, may_be_path = isinstance(value, (list, tuple)), parameter.name in MAY_BE_PATHS
-        values = [plain(single, may_be_path=may_be_path) for single in (value if is_list else [value])]
-        yield names_of(parameter)[0], values if is_list else values[0]
+        name = names_of(parameter)[0]
+        may_be_path = parameter.name in MAY_BE_PATHS
+        if isinstance(value, (list, tuple)):
+            yield name, [plain(single, may_be_path=may_be_path) for single in value]
+        else:
+            yield name, plain(value, may_be_path=may_be_path)
 
 
 def plain(value: Any, *, may_be_path: bool = False) -> Any:
     """Convert a value to its form in YAML; paths become absolute, so that the file may be moved."""
     if isinstance(value, Path) or (may_be_path and os.path.exists(value)):
         return os.path.abspath(value)
-    return int(value) if isinstance(value, str) and value.isdecimal() and str(int(value)) == value else value
+    if isinstance(value, str) and value.isdecimal() and str(int(value)) == value:
+        return int(value)
+    return value

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hf_posenc.texts import TextSource
 
 SOURCES = "file, folder or hub:NAME:SPLIT; may be repeated"
-LENGTHS, LISTS = ("length", "trained_length"), ("target_modules", "report_to", "eval_lengths")
+LENGTHS, LISTS = ("length", "trained_length"), ("target_modules", "report_to")
 """Settings that are lengths in tokens, such as 2k, and settings that are lists with commas."""
 LOADING = ("base", "batch_size")
 """Names of ``--set`` that affect how a model is loaded."""
@@ -94,18 +94,18 @@ def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
     """Parse the values of ``--set`` by name: lengths in tokens, lists with commas, others as JSON or text."""
     settings: dict[str, Any] = {}
     for word in merged_words(context):
-        name, _, value = word.partition("=")
-        name = name.replace("-", "_")
+        given, _, value = word.partition("=")
+        name = setting_name(given)
         if name not in known:
             raise BadArgument(
                 f"{place_of(context, word)}: there is no setting {shown(name)}.{nearest(name, known)} "
                 f"Choose one of {', '.join(known)}."
             )
-        if name in LISTS:
-            items = words_of([value.strip("[]")])
-            settings[name] = tuple(
-                tokens(item, name) if name == "eval_lengths" else item.strip("\"' ") for item in items
-            )
+        items = words_of([value.strip("[]")])
+        if name == "eval_lengths":
+            settings[name] = tuple(tokens(item, name) for item in items)
+        elif name in LISTS:
+            settings[name] = tuple(item.strip("\"' ") for item in items)
         elif name in LENGTHS:
             settings[name] = tokens(value, name)
         else:
@@ -119,7 +119,7 @@ def measured_settings(context: Context, kind: type[Own], **given: Any) -> tuple[
     from hf_posenc.eval.settings import named
 
     own, options = named(kind, merged_words(context))
-    other = {name: options.pop(key) for key in [*options] if (name := key.replace("-", "_")) in LOADING}
+    other = {setting_name(key): options.pop(key) for key in list(options) if setting_name(key) in LOADING}
     own |= {name: value for name, value in given.items() if value not in (None, [], (), False)}
     settings = kind.of(own | {"options": options})
     check_settings_read([name for name in SETTINGS if name in own], settings.tasks)
@@ -132,9 +132,9 @@ def merged_words(context: Context) -> list[str]:
     The context gets the merged words, so that `command_line` repeats the command without the file.
     """
     typed = list(context.params["settings"] or ()) if is_given(context, "settings") else []
-    names = {word.partition("=")[0].replace("-", "_") for word in typed}
+    names = set(map(setting_name, typed))
     of_file = [str(word) for word in (context.default_map or {}).get("settings") or ()]
-    words = [word for word in of_file if word.partition("=")[0].replace("-", "_") not in names] + typed
+    words = [word for word in of_file if setting_name(word) not in names] + typed
     for word in words:
         if not all(word.partition("=")[:2]):
             raise BadArgument(
@@ -142,6 +142,11 @@ def merged_words(context: Context) -> list[str]:
             )
     context.params["settings"] = words
     return words
+
+
+def setting_name(word: str) -> str:
+    """Name of a setting in Python, from ``batch-size`` or ``batch-size=2``."""
+    return word.partition("=")[0].replace("-", "_")
 
 
 def place_of(context: Context, word: str) -> str:

@@ -168,13 +168,16 @@ def save_result(trainer: Trainer, folder: Path, curve: Sequence[LossPoint]) -> N
 def facts_of(training: Training, start: RunStart, curve: Sequence[LossPoint]) -> dict[str, Any]:
     """Return the facts about the training for the model card of an adapter."""
     names = ("method", "rank", "steps", "length", "batch", "accumulate")
-    facts = {name: f"{value:,}" if isinstance(value := getattr(training, name), int) else value for name in names}
-    facts |= {"learning_rate": f"{start.learning_rate:g}"}
+    facts: dict[str, Any] = {}
+    for name in names:
+        value = getattr(training, name)
+        facts[name] = f"{value:,}" if isinstance(value, int) else value
+    facts["learning_rate"] = f"{start.learning_rate:g}"
     facts |= {f"trained {kind}": f"{count:,}" for kind, count in start.parameters.items()}
     measured = [point.held_out for point in curve if point.held_out]
-    for length in measured[-1] if measured else ():
-        before, after = measured[0][length], measured[-1][length]
-        facts[f"held-out loss at {length:,} tokens"] = f"{before:.3f} before, {after:.3f} after"
+    if measured:
+        for length, loss in measured[-1].items():
+            facts[f"held-out loss at {length:,} tokens"] = f"{measured[0][length]:.3f} before, {loss:.3f} after"
     return facts
 
 

@@ -109,17 +109,18 @@ def emit_run(
         documents = texts_of(TextSource.of_texts("texts", texts).documents())
         records = ({"text": text} for text in documents)
     plain = plain_form(model)
-    config = entries_of(plain, name) if chosen.takes_config and plain is not None and name is not None else None
     restored = plain is None
+    source, config = CHECKPOINT, None
+    if chosen.takes_config and plain is not None and name is not None:
+        config = entries_of(plain, name)
+        source = CHECKPOINT if config is None else from_anywhere(name)
     target = folder_to_write(out)
-    check_not_taken(
-        Path(target), (chosen.file, DATA, CHECKPOINT, SCRIPT, ACCELERATE, *chosen.more), (chosen.file, DATA)
-    )
+    written = (chosen.file, DATA, CHECKPOINT, SCRIPT, ACCELERATE, *chosen.more)
+    check_not_taken(Path(target), written, (chosen.file, DATA))
     with staged(target) as folder:
         write_records(folder / DATA, records)
         if config is None:
             write_checkpoint(model, tokenizer, folder / CHECKPOINT, plain=not restored)
-        source = CHECKPOINT if config is None or name is None else from_anywhere(name)
         run = replace(run_of(model, training, source, config or {}, four_bit=four_bit), cards=cards)
         write_yaml(folder / chosen.file, chosen.settings(run))
         if cards > 1:
