@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Context, Option
 
-from hf_posenc.cli.arguments import (
-    MEASUREMENT,
-    is_given,
-    of_measurement,
-    of_text,
-    words_of,
-)
+from hf_posenc.cli.arguments import MEASUREMENT, is_given, of_measurement, of_text, words_of
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import nearest, shown

@@ -11,11 +11,7 @@ import torch
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.record import NEEDS
-from hf_posenc.errors import (
-    CannotCombine,
-    OptionOutOfRange,
-    SchemeNotDefined,
-)
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.host_rotation import HostRotation

@@ -25,13 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hf_posenc.core.plugins import load_entry_points
 from hf_posenc.core.record import CachedKeys, SchemeRecord
 from hf_posenc.core.source_digest import source_digest
-from hf_posenc.errors import (
-    NameNotAllowed,
-    UnknownScheme,
-    WrongKind,
-    nearest,
-    shown,
-)
+from hf_posenc.errors import NameNotAllowed, UnknownScheme, WrongKind, nearest, shown
 from hf_posenc.schemes.make_record import has_parameters, record_of
 
 if TYPE_CHECKING:

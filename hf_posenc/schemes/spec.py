@@ -9,14 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias, cast
 
-from hf_posenc.errors import (
-    CannotCombine,
-    OptionOutOfRange,
-    UnknownOption,
-    UnknownScheme,
-    nearest,
-    shown,
-)
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, UnknownOption, UnknownScheme, nearest, shown
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import validated
 from hf_posenc.schemes.registry import scheme_class

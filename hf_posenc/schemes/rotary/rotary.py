@@ -18,12 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.constants import exact_dtype
-from hf_posenc.core.geometry import (
-    Geometry,
-    Layout,
-    Rotation,
-    geometric,
-)
+from hf_posenc.core.geometry import Geometry, Layout, Rotation, geometric
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import Base, PositiveInt
