@@ -157,8 +157,8 @@ def named(kind: type[Measurement], words: Sequence[str]) -> tuple[dict[str, Any]
         elif name in kind.model_fields:
             settings[name] = value
         elif name in FILES and name in options:  # a repeated name adds a file
-            earlier = options[name]
-            options[name] = [*(earlier if isinstance(earlier, list) else [earlier]), value]
+            earlier = options[name] if isinstance(options[name], list) else [options[name]]
+            options[name] = [*earlier, value]
         else:
             options[written] = value
     return settings, options

@@ -75,14 +75,14 @@ def paired_differences(
 ) -> list[Difference]:
     """Differences of every scheme from the reference, over all depths; ``better``: whether higher is better."""
     base = by_row(scores[reference])
-    differences = [
-        difference
-        for label, own in scores.items()
-        if label != reference
-        for row, row_scores in by_row(own).items()
-        if row in base and row_scores[0].depth is None
-        if (difference := paired(label, reference, row_scores, base[row])) is not None
-    ]
+    differences: list[Difference] = []
+    for label, own in scores.items():
+        if label == reference:
+            continue
+        for row, row_scores in by_row(own).items():
+            over_depths = row in base and row_scores[0].depth is None
+            if over_depths and (difference := paired(label, reference, row_scores, base[row])) is not None:
+                differences.append(difference)
     for task, metric in dict.fromkeys((one.task, one.metric) for one in differences):
         table = [number for number, one in enumerate(differences) if (one.task, one.metric) == (task, metric)]
         corrected = holm([differences[number].p for number in table])
@@ -99,8 +99,8 @@ def paired(
     pairs = [(score, score.value - base[score.document]) for score in scores if score.document in base]
     if not pairs:
         return None
-    values, first = [value for _, value in pairs], scores[0]
-    mean = fmean(values)
+    values = [value for _, value in pairs]
+    first, mean = scores[0], fmean(values)
     stderr, clusters = standard_error(values, [score.cluster for score, _ in pairs])
     difference = Difference(
         label, reference, first.task, first.metric, first.length, mean, stderr, None, None, len(values), clusters, None

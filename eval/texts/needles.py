@@ -69,5 +69,7 @@ class Niah(Notes):
         noise = others.first(distractors)
         self.needles = [*zip(needle_depths, needles, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
         self.filler = filler(haystack, random.Random(f"{seed}-filler"), others, sentences)
-        shape = QUERIES if queries > 1 else VALUES if codes > 1 else ONE
+        shape = VALUES if codes > 1 else ONE
+        if queries > 1:
+            shape = QUERIES
         self.question = shape.format(keys=listed(asked), key=asked[0], count=codes)
