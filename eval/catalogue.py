@@ -119,7 +119,8 @@ def check_settings_read(settings: Sequence[str], tasks: Sequence[str]) -> None:
         return
     for name in settings:
         if not read_by(name, tasks):
-            raise (BadComparison if name == "text" else UnknownOption)(
+            error = BadComparison if name == "text" else UnknownOption
+            raise error(
                 f"None of the tasks {', '.join(tasks)} reads {name}. Leave {name} out, or add one of "
                 f"{', '.join(read_by(name, known))}."
             )

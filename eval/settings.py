@@ -157,7 +157,8 @@ def named(kind: type[Measurement], words: Sequence[str]) -> tuple[dict[str, Any]
         elif name in kind.model_fields:
             settings[name] = value
         elif name in FILES and name in options:  # a repeated name adds a file
-            options[name] = [*([options[name]] if isinstance(options[name], str) else options[name]), value]
+            earlier = options[name] if isinstance(options[name], list) else [options[name]]
+            options[name] = [*earlier, value]
         else:
             options[written] = value
     return settings, options

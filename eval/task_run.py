@@ -105,7 +105,8 @@ def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str
     if own:
         with explained_task_errors(own):
             own_loaded = our_manager.load(own)
-        loaded = {part: {**own_loaded.get(part, {}), **loaded.get(part, {})} for part in {**own_loaded, **loaded}}
+        for part, entries in own_loaded.items():
+            loaded[part] = {**entries, **loaded.get(part, {})}
     return loaded
 
 

@@ -98,8 +98,10 @@ class Measuring:
         lengths = self.settings.lengths
         for entry in entries:
             for task in self.settings.tasks:
-                for group in [[length] for length in lengths] if sweeps(task) else [list(lengths)]:
-                    yield self.cell(entry, task, group)
+                if sweeps(task):
+                    yield from (self.cell(entry, task, [length]) for length in lengths)
+                else:
+                    yield self.cell(entry, task, lengths)
 
     def fit(self, entry: Entry) -> Entry:
         """Add the options that a comparison chooses to those of the user, which stay.

@@ -13,6 +13,7 @@ from typing import Any
 
 from hf_posenc.errors import BadComparison, nearest, shown
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.store import Record
 from hf_posenc.schemes.entry import UNPATCHED, Entry
 
 
@@ -65,31 +66,26 @@ def combined(parts: Sequence[Comparison]) -> Comparison:
     """Combine the comparisons that one run made of several models, on the same text with the same tokenizer."""
     if len(parts) == 1:
         return parts[0]
-    first, names = parts[0].about, [part.about["model"] for part in parts]
+    names = [part.about["model"] for part in parts]
     short = short_names(names)
     models: list[dict[str, Any]] = []
     schemes: list[dict[str, Any]] = []
-    records, tried = [], []
-    for part in parts:
-        about, model = part.about, part.about["model"]
-        digest = about["digests"]["model"]
-        models.append({
-            "name": model, "scheme": about["model_scheme"], "trained_length": about["trained_length"],
-            "digest": digest,
-        })  # fmt: skip
-        schemes += [
-            {"entry": one["label"], **one, "label": f"{short[model]} · {one['label']}", "model": model,
-             "model_digest": digest}
-            for one in about["schemes"]
-        ]  # fmt: skip
-        records += [replace(record, scheme=f"{short[model]} · {record.scheme}") for record in part.records]
-        tried += [{"model": model, **choice} for choice in about.get("tuned", {"options": ()})["options"]]
-    about = first | {
+    records: list[Record] = []
+    for name, part in zip(names, parts, strict=True):
+        digest = part.about["digests"]["model"]
+        own = {"scheme": part.about["model_scheme"], "trained_length": part.about["trained_length"]}
+        models.append({"name": name, **own, "digest": digest})
+        for one in part.about["schemes"]:
+            label = f"{short[name]} · {one['label']}"
+            schemes.append({"entry": one["label"], **one, "label": label, "model": name, "model_digest": digest})
+        records += [replace(record, scheme=f"{short[name]} · {record.scheme}") for record in part.records]
+    about = parts[0].about | {
         "model": ", ".join(names), "models": models, "schemes": schemes, "model_scheme": None,
         "trained_length": min(model["trained_length"] for model in models),
     }  # fmt: skip
-    if tried:
-        about["tuned"] = first["tuned"] | {"options": tried}
+    if "tuned" in about:
+        tried = [{"model": part.about["model"], **one} for part in parts for one in part.about["tuned"]["options"]]
+        about["tuned"] = about["tuned"] | {"options": tried}
     return Comparison(about, records)
 
 

@@ -69,35 +69,37 @@ def compare_on(model: MeasuredModel, shared: Shared, progress: ProgressCallback,
         shared.identity | digests, shared.text, shared.store, carried_by(lm.model),
     )  # fmt: skip
     check_read(measuring)
-    entries = [as_saved(entry, carried) for entry in shared.entries]
     if tokenizer not in (None, digests["tokenizer"]):
         raise BadComparison(
             f"The tokenizer of {shown(model.shown_name)} differs from the tokenizer of the models before it, so "
             "they would read different tokens. Compare them separately."
         )
-    tuned = {}
+    entries = [as_saved(entry, carried) for entry in shared.entries]
+    tuned = None
     if (text := shared.development) is not None:
         tuning_progress = part_of(progress, 0.0, TUNING, "choosing options: ")
         progress = part_of(progress, TUNING, 1.0 - TUNING)
         tuning = replace(measuring, text=text, identity=measuring.identity | {"text": text.digest})
         chosen, tried = choose_options(tuning, entries, tuning_progress)
         measuring = replace(measuring, chosen=chosen)
-        tuned = {"tuned": {"text": text.label, "options": tried}}
+        tuned = {"text": text.label, "options": tried}
         digests["development text"] = text.digest
     with scheme_set_aside(lm.model):
         cells = list(measuring.cells(entries))
         schemes = [about_entry(entry, cells, measuring) for entry in entries]
     records = measure_cells(measuring, cells, progress)
-    named = {name: value for name, value in shared.identity.items() if name != "versions"}
-    about = {
+    identity = dict(shared.identity)
+    versions = identity.pop("versions")
+    about: dict[str, Any] = {
         "model": model.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
-        "tasks": tasks, "schemes": schemes, "longest": measuring.longest,
-        **settings.measure(),
-        "text": None if shared.text is None else shared.text.label, "versions": shared.identity["versions"],
-        **({"options": to_json(settings.options)} if settings.options else {}),
-        "digests": {name: one if isinstance(one, str) else key_of(one) for name, one in named.items()} | digests,
-        **tuned,
+        "tasks": tasks, "schemes": schemes, "longest": measuring.longest, **settings.measure(),
+        "text": None if shared.text is None else shared.text.label, "versions": versions,
     }  # fmt: skip
+    if settings.options:
+        about["options"] = to_json(settings.options)
+    about["digests"] = {name: one if isinstance(one, str) else key_of(one) for name, one in identity.items()} | digests
+    if tuned is not None:
+        about["tuned"] = tuned
     return Comparison(about, records)
 
 

@@ -33,6 +33,7 @@ from hf_posenc.eval.settings import CompareSettings, split
 from hf_posenc.eval.texts.held_out import with_held_out
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.schemes.entry import Given, entries_of
+from hf_posenc.texts.document import TEXT
 
 STORE = "cells.sqlite"
 
@@ -83,7 +84,7 @@ def compare(
     if settings.text is not None:
         check_settings_read(["text"], settings.tasks)
     only_development = settings.text is None and settings.dev_text is not None  # then the field is for that text
-    text = measured_text(settings.text, **({} if only_development else {"field": settings.text_field}))
+    text = measured_text(settings.text, field=TEXT if only_development else settings.text_field)
     development = development_text(settings, text) if settings.tuned else None
     identity = identity_of(text.digest, settings.include_path, settings.options, folder)
     report_progress = progress or (lambda done, step: None)

@@ -10,12 +10,12 @@ it has without tuning, so tuning is never worse on the development text.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import ceil, log
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any
 
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.source_digest import digest_of
@@ -41,14 +41,14 @@ SHARED = 0.1
 """Largest share of long lines that two texts may have in common: books of one publisher share their licence."""
 
 
-def parts_of_trained(*shares: float) -> Callable[[float, int], list[int]]:
-    """Values that are shares of the trained length, whole tokens."""
-    return lambda s, trained: [max(1, int(share * trained)) for share in shares]
+def parts_of(trained: int, *shares: float) -> list[int]:
+    """Shares of the trained length, whole tokens."""
+    return [max(1, int(share * trained)) for share in shares]
 
 
-def times_factor(*multiples: float) -> Callable[[float, int], list[float]]:
-    """Values that are multiples of the factor, at least 1."""
-    return lambda s, trained: [max(1.0, multiple * s) for multiple in multiples]
+def times(factor: float, *multiples: float) -> list[float]:
+    """Multiples of the factor, at least 1."""
+    return [max(1.0, multiple * factor) for multiple in multiples]
 
 
 def grouped(factor: float, *multiples: float) -> tuple[int, ...]:
@@ -62,43 +62,47 @@ def one_band_apart(factor: float, *multiples: float) -> list[tuple[int, ...]]:
     return [grouped(factor, *(multiple if b == band else 2 for b in range(BANDS))) for band, multiple in choices]
 
 
-Grid: TypeAlias = Mapping[str, Callable[[float, int], Sequence[Any]]]
-GRID: Grid = {
-    "window": parts_of_trained(1 / 8, 1 / 4, 1 / 2, 3 / 4),  # of neighbours at their true distance
-    "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.5, 2, 4)],
-    "groups": lambda s, trained: [grouped(s, *both) for both in ((1.5,), (2,), (4,), (1.5, 4), (4, 1.5))],
-    "k": times_factor(1, 2, 4),
-    "chunk": parts_of_trained(1 / 2, 3 / 4, 1),
-    "local": parts_of_trained(1 / 16, 1 / 8, 1 / 4),
-    "shift": parts_of_trained(1 / 4, 1 / 3, 1 / 2),
-    "n_local": parts_of_trained(1 / 2, 3 / 4, 1),
-    "recent": parts_of_trained(1 / 2, 3 / 4, 1),
-    "size": parts_of_trained(1 / 4, 1 / 2, 3 / 4, 1),
-    "multiplier": times_factor(1 / 4, 1 / 2, 1, 2),
-}
-"""Values to try of each option, as functions of s and T."""
-FINER: Grid = {
-    **GRID,
-    "window": parts_of_trained(1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8),
-    "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.25, 1.5, 2, 4, 8)],
-    "groups": lambda s, trained: [grouped(s, 2), *one_band_apart(s, 1 / 4, 1 / 2, 1, 4)],  # as DPE's authors search
-    "chunk": parts_of_trained(1 / 2, 5 / 8, 3 / 4, 7 / 8, 1),
-    "local": parts_of_trained(1 / 16, 1 / 8, 1 / 4, 3 / 8),
-    "size": parts_of_trained(1 / 2, 3 / 4, 7 / 8, 1),
-    "k": times_factor(1, 2, 4, 16),
-    "sinks": lambda s, trained: [1, 4, 16],
-    "n_global": lambda s, trained: [1, 4, 10, 32],
-    "beta_fast": lambda s, trained: [4.0, 8.0, 16.0, 32.0],
-    "beta_slow": lambda s, trained: [0.5, 1.0, 2.0],
-    "attention_factor": lambda s, trained: [round(1 + c * log(s), 4) for c in (0.0, 0.05, 0.1, 0.15)],
-    "low_freq_factor": lambda s, trained: [0.5, 1.0, 2.0],
-    "high_freq_factor": lambda s, trained: [4.0, 8.0],
-}
-"""Finer grid, used with a budget: more options with more values, from which ``budget`` candidates are drawn."""
-FACTORS = times_factor(1, 1.25, 1.5, 2)
-"""Values of ``factor`` for schemes that stretch a rotation by it, such as `pi`, `ntk` and `yarn`."""
-PARTIAL = times_factor(1 / 6, 1 / 4, 1 / 2, 1)
-"""Values of ``factor`` in a composition with a remap, which bounds distances itself: a smaller factor is enough."""
+def small_grid(s: float, trained: int) -> dict[str, list[Any]]:
+    """Values to try of each option."""
+    return {
+        "window": parts_of(trained, 1 / 8, 1 / 4, 1 / 2, 3 / 4),  # of neighbours at their true distance
+        "group": [ceil(multiple * s) for multiple in (1.5, 2, 4)],
+        "groups": [grouped(s, *both) for both in ((1.5,), (2,), (4,), (1.5, 4), (4, 1.5))],
+        "k": times(s, 1, 2, 4),
+        "chunk": parts_of(trained, 1 / 2, 3 / 4, 1),
+        "local": parts_of(trained, 1 / 16, 1 / 8, 1 / 4),
+        "shift": parts_of(trained, 1 / 4, 1 / 3, 1 / 2),
+        "n_local": parts_of(trained, 1 / 2, 3 / 4, 1),
+        "recent": parts_of(trained, 1 / 2, 3 / 4, 1),
+        "size": parts_of(trained, 1 / 4, 1 / 2, 3 / 4, 1),
+        "multiplier": times(s, 1 / 4, 1 / 2, 1, 2),
+    }
+
+
+def fine_grid(s: float, trained: int) -> dict[str, list[Any]]:
+    """More options with more values, from which the candidates of a budget are drawn."""
+    return small_grid(s, trained) | {
+        "window": parts_of(trained, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8),
+        "group": [ceil(multiple * s) for multiple in (1.25, 1.5, 2, 4, 8)],
+        "groups": [grouped(s, 2), *one_band_apart(s, 1 / 4, 1 / 2, 1, 4)],  # as DPE's authors search
+        "chunk": parts_of(trained, 1 / 2, 5 / 8, 3 / 4, 7 / 8, 1),
+        "local": parts_of(trained, 1 / 16, 1 / 8, 1 / 4, 3 / 8),
+        "size": parts_of(trained, 1 / 2, 3 / 4, 7 / 8, 1),
+        "k": times(s, 1, 2, 4, 16),
+        "sinks": [1, 4, 16],
+        "n_global": [1, 4, 10, 32],
+        "beta_fast": [4.0, 8.0, 16.0, 32.0],
+        "beta_slow": [0.5, 1.0, 2.0],
+        "attention_factor": [round(1 + c * log(s), 4) for c in (0.0, 0.05, 0.1, 0.15)],
+        "low_freq_factor": [0.5, 1.0, 2.0],
+        "high_freq_factor": [4.0, 8.0],
+    }
+
+
+STRETCHES = (1, 1.25, 1.5, 2)
+"""Multiples of the factor to try as ``factor`` of schemes that stretch a rotation by it, such as `pi` and `yarn`."""
+PARTIAL = (1 / 6, 1 / 4, 1 / 2, 1)
+"""The same in a composition with a remap, which bounds distances itself: a smaller factor is enough."""
 
 
 def choose_options(
@@ -110,28 +114,25 @@ def choose_options(
         The chosen options by label, and all candidates with their losses for ``results.json``.
     """
     settings = measuring.settings
-    task = (MASKED_TASKS if is_masked(measuring.lm.model) else CAUSAL_TASKS)[0]
+    task = MASKED_TASKS[0] if is_masked(measuring.lm.model) else CAUSAL_TASKS[0]
     trials = [(entry, trial) for entry in entries for trial in candidates(measuring, entry, settings.budget)]
     with scheme_set_aside(measuring.lm.model):
         cells = [[measuring.cell(trial, task, [length]) for length in settings.lengths] for _, trial in trials]
     records = measure_cells(measuring, [cell for trial_cells in cells for cell in trial_cells], progress)
     rows_of = {record.key: record.rows for record in records}  # empty for a cell that was refused or failed
-    scores: dict[str, list[tuple[dict[str, Any], float]]] = {}
+    tried: dict[str, list[dict[str, Any]]] = {}
     for (entry, trial), trial_cells in zip(trials, cells, strict=True):
         rows = [row for cell in trial_cells for row in rows_of[cell.key]]
         losses = [row.value for row in rows if row.metric == METRIC and row.depth is None]
         if len(losses) < len(trial_cells):
             continue  # refused, such as a group too small for the length
         options = {name: value for name, value in trial.options.items() if name not in entry.options}
-        scores.setdefault(entry.label, []).append((options, fmean(losses)))
-    chosen = {label: min(tried, key=lambda scored: scored[1])[0] for label, tried in scores.items()}
+        tried.setdefault(entry.label, []).append({"options": options, METRIC: fmean(losses)})
+    chosen = {label: min(scored, key=lambda one: one[METRIC])["options"] for label, scored in tried.items()}
     described = [
-        {
-            "label": label, "length": measuring.longest, "chosen": chosen[label],
-            "tried": [{"options": options, METRIC: loss} for options, loss in tried],
-        }
-        for label, tried in scores.items()
-    ]  # fmt: skip
+        {"label": label, "length": measuring.longest, "chosen": chosen[label], "tried": scored}
+        for label, scored in tried.items()
+    ]
     return chosen, described
 
 
@@ -145,7 +146,7 @@ def candidates(measuring: Measuring, entry: Entry, budget: int | None = None) ->
         return []
     try:
         lengths = measuring.lengths(entry)
-        grid = grid_of(entry, lengths.factor, lengths.trained, GRID if budget is None else FINER)
+        grid = grid_of(entry, lengths.factor, lengths.trained, fine=budget is not None)
     except PosEncError:  # patching gives the reason
         return [entry]
     combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
@@ -155,11 +156,12 @@ def candidates(measuring: Measuring, entry: Entry, budget: int | None = None) ->
     return [entry, *(replace(entry, options={**entry.options, **options}) for options in combinations)]
 
 
-def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> dict[str, list[Any]]:
+def grid_of(entry: Entry, factor: float, trained: int, *, fine: bool = False) -> dict[str, list[Any]]:
     """The values to try of each option that the user left open."""
     parts = plan(entry.scheme or "", entry.own_options).parts
-    grid: dict[str, Sequence[Any]] = {
-        name: values[name](factor, trained)
+    values = fine_grid(factor, trained) if fine else small_grid(factor, trained)
+    grid = {
+        name: values[name]
         for cls, user_options in parts
         for name in defaults_of(cls)
         if name in values and name not in user_options
@@ -167,7 +169,7 @@ def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> d
     # Only schemes that stretch a rotation by the factor of the patch, not by the length of the text so far.
     if not entry.lengths and any(cls.stretches and cls.row_rotation is Scheme.row_rotation for cls, _ in parts):
         remapped = any(cls.regions is not Scheme.regions for cls, _ in parts)
-        grid["factor"] = (PARTIAL if remapped else FACTORS)(factor, trained)
+        grid["factor"] = times(factor, *(PARTIAL if remapped else STRETCHES))
     return {name: list(dict.fromkeys(tried)) for name, tried in grid.items()}
 
 

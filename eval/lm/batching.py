@@ -27,7 +27,7 @@ from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.eval.lm.log_probs import Head, suffix_states
 from hf_posenc.eval.lm.measurable import check_row
-from hf_posenc.eval.lm.prefixes import closing_of, forget_longest, prefix_consistent, randomises
+from hf_posenc.eval.lm.prefixes import forget_longest, frame_of, prefix_consistent, randomises
 
 Row = tuple[int, ...]
 
@@ -47,7 +47,7 @@ class Batched(HFLM):
     @cached_property
     def closing(self) -> list[int]:
         """Special tokens that the tokenizer appends to every text."""
-        return closing_of(self.tokenizer)
+        return frame_of(self.tokenizer)[1]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
         """Tokens of a text without the special tokens that the tokenizer appends."""
@@ -80,7 +80,8 @@ class Batched(HFLM):
 
     def states(self, keep: dict[Row, int]) -> Generator[tuple[Row, Tensor, Head], None, None]:
         """Yield each sequence with the final states of its last ``keep[sequence]`` positions, longest first."""
-        for batch in (similar_lengths if self.pads else equal_lengths)(keep, self.rows_at_once):
+        split = similar_lengths if self.pads else equal_lengths
+        for batch in split(keep, self.rows_at_once):
             for row in batch:
                 check_row(self, row)
             forget_longest(self.model)

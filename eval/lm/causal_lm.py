@@ -88,7 +88,7 @@ class PosEncLM(Scorer):
         self.scheme = scheme
         self.patch = {name: options.pop(name) for name in (*LENGTHS, *option_names(scheme)) if name in options}
         self.on_overflow, self.on_request = on_overflow, on_request
-        named = isinstance(pretrained, str)
+        share = isinstance(pretrained, str) if share is None else share
         if isinstance(pretrained, str):
             options = model_arguments(pretrained, options)
             pretrained = options.pop("pretrained")
@@ -98,7 +98,7 @@ class PosEncLM(Scorer):
             if scheme is not None:
                 patch_model(pretrained, scheme, **self.patch)
         options.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")  # `HFLM` takes CUDA for granted
-        together = launch.accelerator() if (named if share is None else share) else None
+        together = launch.accelerator() if share else None
         with without_tying(self, pretrained):
             super().__init__(pretrained, softmax_dtype=softmax_dtype, **options)
         self.tokenizer.deprecation_warnings[LONG_TEXT] = True  # long texts are cut into windows after this

@@ -33,16 +33,17 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     if isinstance(model, (str, os.PathLike)):
         loading = {name: value for name, value in model_args.items() if name != "peft"}
         checkpoint = Checkpoint.open(model, peft_adapter=model_args.get("peft") or None, **loading)
-        model, cls = os.fspath(model), PosEncMLM if is_masked(checkpoint) else PosEncLM
+        model = os.fspath(model)
+        masked = is_masked(checkpoint)
     elif isinstance(model, torch.nn.Module):
-        cls = PosEncMLM if is_masked(model) else PosEncLM
+        masked = is_masked(model)
     else:
         raise WrongKind(f"The model must be a loaded model, a folder or a hub name, got {shown(model)}. Pass one.")
     if model_args.get("device") is not None:
         check_device(model_args["device"])
     if isinstance(tokenizer, (str, Path)):
         tokenizer = checked_name(tokenizer, "A tokenizer")
-    lm = cls(model, tokenizer=tokenizer, **model_args)
+    lm = (PosEncMLM if masked else PosEncLM)(model, tokenizer=tokenizer, **model_args)
     check_finite(lm.model)
     return lm
 

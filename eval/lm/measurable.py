@@ -73,7 +73,7 @@ def check_reach(lm: Any, length: int, asked_by: str = "") -> None:
     if rows is not None and length > rows:
         raise BeyondTable(
             f"The unpatched model has learned {rows} positions, and {length} are requested"
-            f"{asked_by and f' by {asked_by}'}. Ask for shorter lengths, or compare schemes that reach further."
+            f"{f' by {asked_by}' if asked_by else ''}. Ask for shorter lengths, or compare schemes that reach further."
         )
 
 

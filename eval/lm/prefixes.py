@@ -57,16 +57,6 @@ def rope_types(config: Any) -> set[str]:
     return {str(part.get("rope_type", part.get("type", ""))) for part in by_layer_type(rope).values()}
 
 
-def front_of(tokenizer: Any) -> list[int]:
-    """Special tokens before every text."""
-    return frame_of(tokenizer)[0]
-
-
-def closing_of(tokenizer: Any) -> list[int]:
-    """Special tokens after every text."""
-    return frame_of(tokenizer)[1]
-
-
 def frame_of(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Special tokens before and after every text."""
     marked = list(tokenizer("a", verbose=False)["input_ids"])
@@ -78,5 +68,6 @@ def frame_of(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 def opened(tokenizer: Any, text: str) -> list[int]:
     """Tokens of a text with the special tokens before it, without those after it."""
-    ids, closing = list(tokenizer(text, verbose=False)["input_ids"]), closing_of(tokenizer)
+    ids = list(tokenizer(text, verbose=False)["input_ids"])
+    _, closing = frame_of(tokenizer)
     return ids[: len(ids) - len(closing)]

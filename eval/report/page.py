@@ -72,16 +72,12 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
     swept = [metric for metric in metrics if metric in with_lengths]
     drawn = [metric for metric in swept if metric != "ppl"][:2]  # perplexity is exp(loss), drawn already
     deep = comparison.metrics(task, depth=True)
-    mapped = [*[m for m in deep if is_share(m)][:1], *[m for m in deep if m == "nll"]]
+    mapped = [metric for metric in deep if is_share(metric)][:1] + [metric for metric in deep if metric == "nll"]
     return {
         "name": task,
         "title": task_title(task),
         "curves": [
-            {
-                "caption": caption(metric, metrics),
-                "picture": curves(comparison, task, metric),
-                "note": PANELS,
-            }
+            {"caption": caption(metric, metrics), "picture": curves(comparison, task, metric), "note": PANELS}
             for metric in drawn
         ],
         "maps": [maps_of_metric(comparison, task, metric) for metric in mapped],
@@ -172,20 +168,17 @@ def curves(comparison: Comparison, task: str, metric: str) -> Markup:
     lengths = sorted({length for _, length in rows if length is not None})
     baselines_only = {baseline for label, baseline in baselines.items() if baseline != label}
     drawn = [label for label in labels if label not in baselines_only]
+    height = -(-len(drawn) // COLUMNS)  # in panels
     lines = {label: [rows[label, n] for n in lengths if (label, n) in rows] for label in labels}
     with rc_context(SETTINGS):
-        canvas, grid = panels(4.6, 0.8 + 1.3 * -(-len(drawn) // COLUMNS), -(-len(drawn) // COLUMNS), COLUMNS)
+        canvas, grid = panels(4.6, 0.8 + 1.3 * height, height, COLUMNS)
         for number, (axes, label) in enumerate(zip(grid, drawn, strict=False)):
-            trained = comparison.trained_length_of(label)
             if baseline := lines.get(baselines[label] or ""):
                 x, y = [row.length for row in baseline], [to_units(metric, row.value) for row in baseline]
                 axes.plot(x, y, color=NEUTRAL, alpha=0.4, linewidth=1.4, marker=only_point(baseline), zorder=2)
-            style = {"color": HUES[number % len(HUES)], "marker": only_point(lines[label])}
-            draw_line(axes, lines[label], metric, style)
-            axes.axvline(trained, color=NEUTRAL, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.6, zorder=1)
+            draw_line(axes, lines[label], metric, HUES[number % len(HUES)])
             axes.set_title(label if len(label) <= 26 else f"{label[:25]}…", loc="left", fontsize=9, pad=3)
-            set_axes(axes, lengths, trained, metric)
-            axes.tick_params(left=False, bottom=False)
+            set_axes(axes, lengths, comparison.trained_length_of(label), metric)
         for axes in grid[len(drawn) :]:
             axes.remove()
         if len(drawn) < len(grid):  # the panel above a gap has the last ticks of its column
@@ -202,24 +195,27 @@ def only_point(line: Sequence[Row]) -> str:
 
 
 def set_axes(axes: Any, lengths: Sequence[int], trained_length: int, metric: str) -> None:
-    """Set ticks, limits and frame, the same in every plot of lengths."""
+    """Set ticks, limits and frame, the same in every panel, and mark the trained length."""
+    axes.axvline(trained_length, color=NEUTRAL, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.6, zorder=1)
     length_ticks(axes, lengths, trained_length)
     if is_share(metric):
         axes.set_ylim(-4, 104)
     axes.grid(axis="y", color=NEUTRAL, alpha=0.15, linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(left=False, bottom=False)
 
 
-def draw_line(axes: Any, line: Sequence[Row], metric: str, style: Mapping[str, Any]) -> None:
+def draw_line(axes: Any, line: Sequence[Row], metric: str, colour: str) -> None:
     """Draw one entry: points, the line between them, and the confidence band."""
     x = [row.length or 0 for row in line]
-    axes.plot(x, [to_units(metric, row.value) for row in line], markersize=5, linewidth=1.7, zorder=3, **style)
+    y = [to_units(metric, row.value) for row in line]
+    axes.plot(x, y, color=colour, marker=only_point(line), markersize=5, linewidth=1.7, zorder=3)
     intervals = [(at, interval(row)) for at, row in zip(x, line, strict=True)]
     band = [(at, *found) for at, found in intervals if found is not None]
     if not band:
         return
     x = [at for at, _, _ in band]
     low, high = ([to_units(metric, point[bound]) for point in band] for bound in (1, 2))
-    axes.fill_between(x, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=1)
+    axes.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0, zorder=1)
     if len(x) == 1:  # a band over a single point has no width
-        axes.vlines(x, low, high, color=style["color"], alpha=0.6, linewidth=1.2, zorder=2)
+        axes.vlines(x, low, high, color=colour, alpha=0.6, linewidth=1.2, zorder=2)

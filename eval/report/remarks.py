@@ -56,8 +56,10 @@ def listed(lengths: Iterable[int]) -> str:
 
 def without_effect(comparison: Comparison) -> Iterator[str]:
     """Say at which measured lengths a scheme changes nothing, and why if no length exceeds the trained one."""
-    about, sharing, reasons = comparison.about, dict[str, list[str]](), list[str]()
+    about = comparison.about
     reach = about.get("longest") or about["lengths"][-1]
+    sharing: dict[str, list[str]] = {}
+    reasons: list[str] = []
     for scheme in about["schemes"]:
         measured = {record.length or about["lengths"][-1] for record in comparison.done(scheme["label"])}
         if unchanged := measured.intersection(scheme.get("without_effect", ())):
@@ -98,10 +100,11 @@ def options_chosen(comparison: Comparison) -> Iterator[str]:
     tuned, schemes = comparison.about.get("tuned"), comparison.about["schemes"]
     how = f"for the lowest loss on {names_of(tuned['text'])}" if tuned else "by the comparison"
     for scheme in schemes:
-        for options in list(scheme.get("chosen", {}).values())[:1]:  # they are the same at every length
+        if by_length := scheme.get("chosen"):
+            options = next(iter(by_length.values()))  # the same at every length
             chosen = "; ".join(f"{name} {option_text(value)}" for name, value in options.items())
             yield f"{scheme['label']}: options chosen {how}, {chosen}."
-    kept = [scheme["label"] for scheme in schemes if tuned and scheme["scheme"] and not scheme["chosen"]]
+    kept = [scheme["label"] for scheme in schemes if scheme["scheme"] and not scheme.get("chosen")]
     if tuned and kept:
         yield f"{', '.join(kept)}: no other options that were tried have a lower loss on {names_of(tuned['text'])}."
 
@@ -121,14 +124,16 @@ def tasks_beyond_the_model(comparison: Comparison) -> Iterator[str]:
         for label in filter(None, dict.fromkeys(map(comparison.baseline_of, comparison.labels))):
             trained = comparison.trained_length_of(label)
             within = [row for (name, n), row in rows.items() if name == label and n is not None and n <= trained]
-            for row in within[-1:]:  # lengths are in ascending order
-                low, high = interval(row) or (row.value, row.value)
-                if low <= FLOOR:
-                    yield (
-                        f"{task}: {label} has {100 * row.value:.0f} % {metric_name(metric)} at {row.length:,} tokens "
-                        f"(95 % interval {100 * low:.0f} to {100 * high:.0f} %), not significantly above "
-                        f"{100 * FLOOR:g} %. A task that it cannot do there tells no schemes apart."
-                    )
+            if not within:
+                continue
+            row = within[-1]  # lengths are in ascending order
+            low, high = interval(row) or (row.value, row.value)
+            if low <= FLOOR:
+                yield (
+                    f"{task}: {label} has {100 * row.value:.0f} % {metric_name(metric)} at {row.length:,} tokens (95 % "
+                    f"interval {100 * low:.0f} to {100 * high:.0f} %), not significantly above {100 * FLOOR:g} %. A "
+                    "task that it cannot do there tells no schemes apart."
+                )
 
 
 def method(about: Mapping[str, Any]) -> list[str]:

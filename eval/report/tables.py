@@ -79,11 +79,13 @@ def legend(comparison: Comparison) -> str:
     reference = comparison.about.get("against")
     if reference is None:
         return ""
-    few = any(difference.clusters < FEWEST for difference in comparison.differences)
-    return (
+    marks = (
         f"Marks: + significantly better than {reference}, − significantly worse, ? undecided; paired over the same "
         "documents, p below 0.05 after Holm's correction over the table."
-    ) + few * f" Fewer than {FEWEST} documents or keys have no interval, and are always undecided."
+    )
+    if any(difference.clusters < FEWEST for difference in comparison.differences):
+        marks += f" Fewer than {FEWEST} documents or keys have no interval, and are always undecided."
+    return marks
 
 
 def difference_table(comparison: Comparison, task: str, metric: str) -> Table | None:
@@ -121,8 +123,10 @@ def signed(difference: Difference, share_digits: str) -> str:
 
 def summaries(comparison: Comparison) -> list[Table]:
     """The tables that summarise whole tasks: ranks, if asked for, and effective context lengths."""
-    effective = effective_table(comparison)
-    return [*rank_tables(comparison), *([] if effective is None else [effective])]
+    tables = rank_tables(comparison)
+    if (effective := effective_table(comparison)) is not None:
+        tables.append(effective)
+    return tables
 
 
 def effective_table(comparison: Comparison) -> Table | None:

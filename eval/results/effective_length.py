@@ -69,12 +69,14 @@ def effective_length(
     label: str, task: str, metric: str, threshold: float, bounds: Mapping[int, tuple[float, float, float]]
 ) -> EffectiveLength:
     """Effective context length of one scheme, from its score and 95 % interval at all lengths."""
-    sign, sure, possible = (1, 1, 2) if metric in SHARES else (-1, 2, 1)  # for a loss, lower is better
+    least, scores = threshold, bounds
+    if metric not in SHARES:  # for a loss, lower is better
+        least, scores = -threshold, {n: (-value, -high, -low) for n, (value, low, high) in bounds.items()}
 
     def longest(bound: int) -> int:
-        return max((n for n, values in bounds.items() if sign * values[bound] >= sign * threshold), default=0)
+        return max((n for n, score in scores.items() if score[bound] >= least), default=0)
 
-    return EffectiveLength(label, task, metric, threshold, longest(0), longest(sure), longest(possible))
+    return EffectiveLength(label, task, metric, threshold, longest(0), longest(1), longest(2))
 
 
 def loss_bounds(comparison: Comparison, row: Row, reference: Row) -> tuple[float, float, float]:

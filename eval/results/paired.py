@@ -11,7 +11,7 @@ Journal of Statistics 6(2).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 from statistics import fmean
@@ -75,18 +75,20 @@ def paired_differences(
 ) -> list[Difference]:
     """Differences of every scheme from the reference, over all depths; ``better``: whether higher is better."""
     base = by_row(scores[reference])
-    differences = [
-        difference
-        for label, own in scores.items()
-        if label != reference
-        for row, row_scores in by_row(own).items()
-        if row in base and row[2] is None and (difference := paired(label, reference, row_scores, base[row]))
-    ]
-    tables = dict.fromkeys((one.task, one.metric) for one in differences)
-    corrected = {table: holm([one.p for one in differences if (one.task, one.metric) == table]) for table in tables}
-    return [
-        judged(one, next(corrected[one.task, one.metric]), better.get((one.task, one.metric))) for one in differences
-    ]
+    differences: list[Difference] = []
+    for label, own in scores.items():
+        if label == reference:
+            continue
+        for row, row_scores in by_row(own).items():
+            over_depths = row in base and row_scores[0].depth is None
+            if over_depths and (difference := paired(label, reference, row_scores, base[row])) is not None:
+                differences.append(difference)
+    for task, metric in dict.fromkeys((one.task, one.metric) for one in differences):
+        table = [number for number, one in enumerate(differences) if (one.task, one.metric) == (task, metric)]
+        corrected = holm([differences[number].p for number in table])
+        for number, p_holm in zip(table, corrected, strict=True):
+            differences[number] = judged(differences[number], p_holm, better.get((task, metric)))
+    return differences
 
 
 def paired(
@@ -97,8 +99,8 @@ def paired(
     pairs = [(score, score.value - base[score.document]) for score in scores if score.document in base]
     if not pairs:
         return None
-    values, first = [value for _, value in pairs], scores[0]
-    mean = fmean(values)
+    values = [value for _, value in pairs]
+    first, mean = scores[0], fmean(values)
     stderr, clusters = standard_error(values, [score.cluster for score, _ in pairs])
     difference = Difference(
         label, reference, first.task, first.metric, first.length, mean, stderr, None, None, len(values), clusters, None
@@ -106,12 +108,14 @@ def paired(
     if stderr is None or clusters < FEWEST:
         return difference
     both = [value for score, _ in pairs for value in (score.value, base[score.document])]
-    shares, centre, error = all(0.0 <= value <= 1.0 for value in both), mean, stderr
+    shares = all(0.0 <= value <= 1.0 for value in both)
+    centre, error = mean, stderr
     if shares and (stderr < NO_SPREAD or all(value in (0.0, 1.0) for value in both)):
         centre, error = adjusted(mean, stderr, clusters)
     if error < NO_SPREAD:
         return replace(difference, p=1.0 if abs(mean) < ROUNDING else None)
-    half, farthest = student_t(clusters - 1) * error, 1.0 if shares else inf
+    half = student_t(clusters - 1) * error
+    farthest = 1.0 if shares else inf
     p = 1.0 if abs(mean) < ROUNDING else two_sided_p(centre / error, clusters - 1)
     return replace(difference, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)
 
@@ -133,7 +137,7 @@ def adjusted(mean: float, stderr: float, clusters: int) -> tuple[float, float]:
     return centre, sqrt(((squares + 1) / (clusters + 2) - centre**2) / (clusters + 2))
 
 
-def holm(values: Sequence[float | None]) -> Iterator[float | None]:
+def holm(values: Sequence[float | None]) -> list[float | None]:
     """Holm-corrected p-values in the order of ``values``: the k-th smallest of m times m − k + 1, never decreasing."""
     order = sorted((value, index) for index, value in enumerate(values) if value is not None)
     corrected: list[float | None] = [None] * len(values)
@@ -141,13 +145,14 @@ def holm(values: Sequence[float | None]) -> Iterator[float | None]:
     for rank, (value, index) in enumerate(order):
         highest = max(highest, min(1.0, (len(order) - rank) * value))
         corrected[index] = highest
-    return iter(corrected)
+    return corrected
 
 
 def judged(difference: Difference, p_holm: float | None, higher_is_better: bool | None) -> Difference:
     """Add the corrected p-value and the verdict to a difference."""
     verdict: Verdict = "undecided"
     if p_holm is not None and p_holm < LEVEL:
-        gain = (difference.difference > 0) == higher_is_better
-        verdict = "different" if higher_is_better is None else "better" if gain else "worse"
+        verdict = "better" if (difference.difference > 0) == higher_is_better else "worse"
+        if higher_is_better is None:
+            verdict = "different"
     return replace(difference, p_holm=p_holm, verdict=verdict)

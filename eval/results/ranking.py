@@ -57,8 +57,8 @@ class Ranked:
         """Sort key: possible places, then the score."""
         if self.first is None or self.last is None or self.value is None:
             return float("inf"), 0.0, 0.0
-        more_is_better = self.metric in SHARES or self.metric in GAINS
-        return self.first, self.last, -self.value if more_is_better else self.value
+        sign = -1 if self.metric in SHARES or self.metric in GAINS else 1
+        return self.first, self.last, sign * self.value
 
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON, without the time, which differs from run to run."""
@@ -85,22 +85,22 @@ def ranking(
     """Ranked lines of one task, best line first."""
     length = max(comparison.about["lengths"])
     rows = rows_by_cell(comparison.rows, task, metric)
-    better = next((row.higher_is_better for row in comparison.rows if (row.task, row.metric) == (task, metric)), None)
+    better = next((row.higher_is_better for row in rows.values()), None)
     scores = {label: comparison.documents_of(label, task, metric, length) for label in comparison.labels}
     measured = {label: of_line for label, of_line in scores.items() if of_line}
     places = {} if better is None or len(measured) < 2 else ranks(measured, higher_is_better=better)
     lines = []
     for label in comparison.labels:
         row = rows.get((label, length))
-        bounds: tuple[float | None, float | None] = (row and interval(row)) or (None, None)
+        low, high = (None, None) if row is None else interval(row) or (None, None)
         first, last = places.get(label, (None, None))
-        lines.append(
-            Ranked(
-                label, task, metric, length, None if row is None else row.value, *bounds, first, last, len(measured),
-                None, effective.get((label, task, metric)), time_ratio(comparison, label, task, length), 
-                costs_of(comparison.done(label)).cache_per_token,
-            )
+        line = Ranked(
+            label, task, metric, length, value=None if row is None else row.value, low=low, high=high,
+            first=first, last=last, of=len(measured), behind=None, effective=effective.get((label, task, metric)),
+            time=time_ratio(comparison, label, task, length),
+            cache_per_token=costs_of(comparison.done(label)).cache_per_token,
         )  # fmt: skip
+        lines.append(line)
     top, *others = sorted(lines, key=lambda line: line.place)
     base = scores[top.scheme] if top.first is not None else []
     behind = [paired(line.scheme, top.scheme, scores[line.scheme], base) for line in others]
@@ -137,4 +137,4 @@ def results_of(comparison: Comparison) -> dict[str, Any]:
     """Content of ``results.json``: cells, rows, differences, effective context lengths, and ranks if asked for."""
     results = comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
     ranks = [line.to_dict() for lines in rankings(comparison).values() for line in lines]
-    return results | ({"ranks": ranks} if ranks else {})
+    return results | {"ranks": ranks} if ranks else results

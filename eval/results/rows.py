@@ -64,21 +64,19 @@ def rows_of(
         row: standard_error([score.value for score in scores], [score.cluster for score in scores])
         for row, scores in by_row(documents).items()
     }
-    return [
-        with_error(row, errors)
-        for task, metrics in results["results"].items()
-        for row in task_rows(
-            task, metrics, scheme, model, n=results["n-samples"].get(task, {}).get("effective", 0),
-            better=results.get("higher_is_better", {}).get(task) or {},
-        )
-    ]  # fmt: skip
+    rows: list[Row] = []
+    for task, metrics in results["results"].items():
+        count = results["n-samples"].get(task, {}).get("effective", 0)
+        better = results.get("higher_is_better", {}).get(task) or {}
+        rows += task_rows(task, metrics, scheme, model, count, better)
+    return [with_error(row, errors) for row in rows]
 
 
 def task_rows(
     task: str, metrics: Mapping[str, Any], scheme: str, model: str, n: int, better: Mapping[str, bool]
-) -> Iterable[Row]:
+) -> Iterator[Row]:
     """Convert the metrics of one task; lm-eval names a metric ``name,filter`` and its error ``name_stderr,filter``."""
-    filters = {filter_name for _, _, filter_name in (key.partition(",") for key in metrics) if filter_name}
+    filters = {key.partition(",")[2] for key in metrics} - {""}
     for key, value in metrics.items():
         name, _, filter_name = key.partition(",")
         if not filter_name or name.endswith("_stderr") or not isinstance(value, (int, float)):
@@ -163,7 +161,8 @@ def document_scores(results: Mapping[str, Any]) -> list[DocumentScore]:
     for task, samples in results.get("samples", {}).items():
         filters = dict.fromkeys(sample["filter"] for sample in samples)
         for filter_name in filters:
-            ordered = sorted((s for s in samples if s["filter"] == filter_name), key=lambda sample: sample["doc_id"])
+            filtered = [sample for sample in samples if sample["filter"] == filter_name]
+            ordered = sorted(filtered, key=lambda sample: sample["doc_id"])
             for name in dict.fromkeys(name for sample in ordered for name in sample["metrics"]):
                 scores = scores_of(task, name, labelled(name, filter_name, len(filters)), ordered)
                 reported = results["results"].get(task, {}).get(f"{name},{filter_name}")
@@ -185,12 +184,12 @@ def scores_of(task: str, name: str, label: str, samples: Sequence[Mapping[str, A
         for sample in samples
         if name in sample["metrics"] and (value := number(sample[name])) is not None
     ]
-    names = distinct([score.document for score in scores])
+    documents = distinct([score.document for score in scores])
     # Windows of a single text are an independent sample of it, and the result is about this text.
     single_text = len({score.cluster for score in scores}) == 1
     return [
-        replace(score, document=name, cluster=name if single_text else score.cluster)
-        for score, name in zip(scores, names, strict=True)
+        replace(score, document=document, cluster=document if single_text else score.cluster)
+        for score, document in zip(scores, documents, strict=True)
     ]
 
 

@@ -44,9 +44,13 @@ class DocsTask(TokenTask):
                 break
             ids = self.tokens(document)
             longest = max(longest, len(ids))
-            seen, empty, short = seen + 1, empty + (not ids), short + (0 < len(ids) < self.size())
+            seen += 1
             if len(ids) >= self.size():
                 sources.append(Tokenized("", ids, (), document.name))
+            elif ids:
+                short += 1
+            else:
+                empty += 1
         if not sources:
             raise TextTooShort(
                 f"None of {seen} documents has the {self.size()} tokens that length {self.sweep.longest} needs; "

@@ -17,7 +17,7 @@ from lm_eval.api.metrics import mean
 
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.lm.prefixes import front_of
+from hf_posenc.eval.lm.prefixes import frame_of
 from hf_posenc.eval.tasks.base import LOSS, Doc, PerplexityTask, loss_and_perplexity, perplexity
 from hf_posenc.eval.texts.held_out import HeldOutText
 from hf_posenc.eval.texts.windows import check_room
@@ -48,7 +48,7 @@ class TokenTask(PerplexityTask):
     @property
     def front(self) -> list[int]:
         """Special tokens before every text."""
-        return front_of(self.tokenizer)
+        return frame_of(self.tokenizer)[0]
 
 
 class HeldOutTask(TokenTask):

@@ -52,7 +52,9 @@ def listed(value: Any) -> Sequence[Any]:
 
 def paths(value: Any) -> list[Any]:
     """List of paths as text, from one path or several; a path may contain blanks and commas."""
-    items = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    if value is None:
+        return []
+    items = value if isinstance(value, (list, tuple)) else [value]
     return [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
 
 
@@ -186,5 +188,5 @@ def parse_metric(name: str) -> tuple[str, int, float | None] | None:
     match = NAME.fullmatch(name)
     if match is None:
         return None
-    depth = match["depth"]
-    return match["metric"], int(match["length"]), None if depth is None else float(depth) / 100
+    depth = None if match["depth"] is None else float(match["depth"]) / 100
+    return match["metric"], int(match["length"]), depth

@@ -56,14 +56,20 @@ class Niah(Notes):
         keys = Supply(lambda: coined(rng))
         values = keys if code_kind == "words" else Supply(lambda: CODE_KINDS[code_kind](rng))
         others = Supply(lambda: NEEDLE.format(key=next(keys), value=next(values)))
-        self.keys, self.answers = keys.first(queries), tuple(next(values) for _ in range(queries * codes))
-        place, others_at = rng.randrange(queries), depths(rng, len(self.answers) - 1)
-        needle_depths = sorted([depth, *others_at]) if codes > 1 else [*others_at[:place], depth, *others_at[place:]]
+        asked = keys.first(queries)
+        self.answers = tuple(next(values) for _ in range(queries * codes))
+        place = rng.randrange(queries)
+        needle_depths = depths(rng, len(self.answers) - 1)
+        needle_depths.insert(place, depth)
+        if codes > 1:  # codes of one key are asked for in the order of the text
+            needle_depths.sort()
         self.pinned = needle_depths.index(depth)
-        owners = [key for key in self.keys for _ in range(codes)]
-        needles = (NEEDLE.format(key=key, value=code) for key, code in zip(owners, self.answers, strict=True))
-        noise = [next(others) for _ in range(distractors)]
+        owners = [key for key in asked for _ in range(codes)]
+        needles = [NEEDLE.format(key=key, value=code) for key, code in zip(owners, self.answers, strict=True)]
+        noise = others.first(distractors)
         self.needles = [*zip(needle_depths, needles, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
         self.filler = filler(haystack, random.Random(f"{seed}-filler"), others, sentences)
-        shape = QUERIES if queries > 1 else VALUES if codes > 1 else ONE
-        self.question = shape.format(keys=listed(self.keys), key=self.keys[0], count=codes)
+        shape = VALUES if codes > 1 else ONE
+        if queries > 1:
+            shape = QUERIES
+        self.question = shape.format(keys=listed(asked), key=asked[0], count=codes)

@@ -140,13 +140,15 @@ class AdapterFolder:
         config = unguard_adapter_config(read_json(file), str(file))
         mapping = config.get("auto_mapping") or {}
         library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
-        foreign = str(library).partition(".")[0] != "transformers" and not is_imported_model(mapping)
-        if foreign or config.get("megatron_core") not in (None, "megatron.core"):
-            key, module = ("auto_mapping", library) if foreign else ("megatron_core", config["megatron_core"])
-            raise PeftAdapterMismatch(
-                f"{file} names a module to import, {key} {shown(module)}. Remove that, or load it with PEFT itself."
-            )
-        return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, file))
+        if str(library).partition(".")[0] != "transformers" and not is_imported_model(mapping):
+            module = f"auto_mapping {shown(library)}"
+        elif config.get("megatron_core") not in (None, "megatron.core"):
+            module = f"megatron_core {shown(config['megatron_core'])}"
+        else:
+            return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, file))
+        raise PeftAdapterMismatch(
+            f"{file} names a module to import, {module}. Remove that, or load it with PEFT itself."
+        )
 
 
 def is_imported_model(mapping: Any) -> bool:

@@ -109,7 +109,8 @@ def export(
         raise OptionOutOfRange(
             f"The results go into a model card, which to={to!r} (--to {to}) does not write. Leave one of them out."
         )
-    target, source = Path(folder_to_write(folder)), None
+    target = Path(folder_to_write(folder))
+    source = None
     if isinstance(model, (str, os.PathLike)):
         named = ModelName.of(model, adapter=loading.get("peft_adapter"), hub=hub_options(loading))
         source = named.adapter or named.model
@@ -132,8 +133,10 @@ def export(
     if to in WITH_CARD:
         refuse_adapter_folder(target)
     with staged(target) as staging:
-        written = WRITERS[to](model, staging, **({"tokenizer": tokenizer} if to in WITH_TOKENIZER else {}))
-        if to not in WITH_TOKENIZER:
+        if to in WITH_TOKENIZER:
+            written = WRITERS[to](model, staging, tokenizer)
+        else:
+            written = WRITERS[to](model, staging)
             if tokenizer is not None:
                 tokenizer.save_pretrained(staging)
                 raise_limits_in(staging, model)

@@ -113,16 +113,21 @@ def gguf_rope(scheme: Scheme) -> dict[str, Any] | None:
     if rotation is None or rotation.layout != "half" or rotary is None:
         return None
     scale, native = amplitude(scheme, rotation), scheme.native()
-    rope = {"freq_base": rotary.base, "scaling_type": "none", "scaling_attn_factors": scale}
+    by_divisors = {
+        "freq_base": rotary.base, "scaling_type": "none", "scaling_attn_factors": scale,
+        DIVISORS: divisors(rotation, rotary.base),
+    }  # fmt: skip
     if native is None or native["rope_type"] not in OF_TYPE or not isinstance(rotation.frequencies, tuple):
-        return rope | {DIVISORS: divisors(rotation, rotary.base)}
+        return by_divisors
     kind = native["rope_type"]
     read = llama_cpp.read(ExportedConfig(native, "llama", rotation.dims, False, 1, 1))
     if any(abs(a - b) > 1e-6 * b for a, b in zip(read.frequencies, rotation.frequencies, strict=True)):
-        return rope | {DIVISORS: divisors(rotation, rotary.base)}
-    rope |= {"freq_base": native["rope_theta"], "scaling_type": "none" if kind == "default" else kind}
-    rope |= {"scaling_attn_factors": scale / read.amplitude}
-    return rope | {name: native[key] for name, key in OF_TYPE[kind].items()}
+        return by_divisors
+    return {
+        "freq_base": native["rope_theta"], "scaling_type": "none" if kind == "default" else kind,
+        "scaling_attn_factors": scale / read.amplitude,
+        **{name: native[key] for name, key in OF_TYPE[kind].items()},
+    }  # fmt: skip
 
 
 def write_config(writer: Any, model: Any, rope: dict[str, Any]) -> None:
@@ -134,7 +139,8 @@ def write_config(writer: Any, model: Any, rope: dict[str, Any]) -> None:
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(os.path.basename(config.name_or_path or "") or type(model).__name__)
     writer.add_description(f"Position scheme: {describe(model).scheme}, written by hf_posenc")
-    writer.add_file_type(gguf.LlamaFileType[{"F32": "ALL_F32"}.get(TYPES[model.dtype], f"MOSTLY_{TYPES[model.dtype]}")])
+    dtype = TYPES[model.dtype]
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if dtype == "F32" else f"MOSTLY_{dtype}"])
     writer.add_context_length(describe(model).target_length)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)

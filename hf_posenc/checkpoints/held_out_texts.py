@@ -6,7 +6,7 @@ The record names texts in its folder, or beside that folder, by relative paths, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,5 +58,5 @@ def full_paths(texts: Iterable[str], folder: Path) -> list[str]:
 def full_path(name: str, folder: Path) -> str:
     """Full path of a text. If the file is gone, search its name in ``folder``, its parent and the current folder."""
     recorded = os.path.normpath(folder / name)
-    candidates: Iterator[Path] = (place / Path(name).name for place in (folder, folder.parent, Path.cwd()))
-    return recorded if os.path.exists(recorded) else next((str(p) for p in candidates if p.exists()), recorded)
+    moved = [str(place / Path(name).name) for place in (folder, folder.parent, Path.cwd())]
+    return next(filter(os.path.exists, [recorded, *moved]), recorded)

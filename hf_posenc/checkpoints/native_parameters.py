@@ -148,8 +148,9 @@ def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
 
 def stated_natively(scheme: Scheme) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The RoPE parameters of a scheme that are valid at all lengths; and those valid up to the trained length."""
-    everywhere = (scheme.native() if len(scheme.schemes) == 1 else None) or as_longrope(scheme)
-    return everywhere, scheme.native_within_trained() if len(scheme.schemes) == 1 and everywhere is None else None
+    if everywhere := scheme.native() or as_longrope(scheme):
+        return everywhere, None
+    return None, scheme.native_within_trained()
 
 
 def acting_schemes(base: Any) -> tuple[Scheme, ...]:

@@ -120,5 +120,7 @@ def onnx_outputs(session: Any, ids: Tensor, ends: tuple[int, ...]) -> Tensor:
 
 def empty_cache(shape: list[Any], kind: str) -> Any:
     """An empty part of the cache of one row. Its other dynamic dimension is the number of tokens."""
-    sizes = [1, *(int(n) if str(n).isdigit() else 0 for n in shape[1:])][: len(shape)]
+    sizes = [int(n) if str(n).isdigit() else 0 for n in shape]
+    if sizes:
+        sizes[0] = 1
     return torch.zeros(sizes, dtype=torch.float32 if "float" in kind else torch.int64).numpy()

@@ -94,10 +94,11 @@ def other_llama(model: Any) -> Any:
         )
     layers = [rotation_and_window(scheme, base.config) for scheme in acting_schemes(base)]
     expressible = [layer for layer in layers if layer is not None]
+    if len(expressible) < len(layers):
+        return None
     rotations = [parameters for parameters, _ in expressible if parameters is not None]
-    window = expressible[0][1] if expressible else None
-    alike = all(own == window for _, own in expressible) and all(own == rotations[0] for own in rotations)
-    if len(expressible) < len(layers) or not alike:
+    window = expressible[0][1]
+    if any(own != window for _, own in expressible) or any(own != rotations[0] for own in rotations):
         return None
     entries = {name: getattr(model.config, name) for name in SHARED if hasattr(model.config, name)}
     entries["max_position_embeddings"] = describe(model).target_length
@@ -164,7 +165,8 @@ def check_alone(folder: Path, model: Any) -> None:
             reason = run.stderr.strip().rpartition("\n")[2]
             raise NotExpressible(f"Plain transformers cannot load this {type(model).__name__}: {reason}. {INSTEAD}")
         logits = load_file(logits_file)
-    limit, exact = LIMITS.get(dtype, ROUGH), model if model.dtype == dtype else copy.deepcopy(model).to(dtype)
+    limit = LIMITS.get(dtype, ROUGH)
+    exact = model if model.dtype == dtype else copy.deepcopy(model).to(dtype)
     for name, text in texts.items():
         with evaluation_mode(exact):
             own = logits_of(exact, text).float().cpu()

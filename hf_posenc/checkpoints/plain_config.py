@@ -72,7 +72,8 @@ def plain_config(model: Any) -> PlainConfig:
     own = rope_parameters_of(model)
     report = describe(model)
     trained_length, target_length = report.trained_length, report.target_length
-    section, length = section_of(model.config, base.config), trained_length if own.short else target_length
+    section = section_of(model.config, base.config)
+    length = trained_length if own.short else target_length
     plain = PlainConfig(copy.deepcopy(model.config), section, own.parameters, own.short, length)
     config = plain.of_base
     for name in OTHER_WINDOWS:
@@ -184,11 +185,12 @@ def rotary_at_length(config: Any, adapter: Adapter, length: int, geometry: Geome
         length: length in tokens.
         geometry: geometry that the adapter reads from ``config``.
     """
-    parameters, own = config.rope_parameters, geometry.rotary
+    parameters = config.rope_parameters
     frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"), seq_len=length)
     if factor != 1.0 and not has_attention_factor(config, adapter):
         factor = 1.0
-    layout, whole = "half" if own is None else own.rotation.layout, geometry.rotary_dim == geometry.head_dim
+    layout = "half" if geometry.rotary is None else geometry.rotary.rotation.layout
+    whole = geometry.rotary_dim == geometry.head_dim
     rotation = Rotation(tuple(frequencies.double().tolist()), layout, amplitude=1.0 if whole else float(factor))
     return HostRotary(rotation, parameters["rope_theta"], factor**2 if whole else 1.0)
 

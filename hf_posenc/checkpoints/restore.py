@@ -131,12 +131,15 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
     of_base = (key for key in info.get("missing_keys", ()) if key.startswith(prefix))
     missing = sorted(key for key in of_base if "pooler" not in key.split("."))
     mismatched = sorted(str(key) for key, *_ in info.get("mismatched_keys", ()))
-    if missing or mismatched:
-        other_shape = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
-        problem = f"lacks the weight {missing[0]!r}" if missing else other_shape
-        raise CheckpointMismatch(
-            f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
-        )
+    if missing:
+        problem = f"lacks the weight {missing[0]!r}"
+    elif mismatched:
+        problem = f"has the weight {mismatched[0]!r} in another shape"
+    else:
+        return
+    raise CheckpointMismatch(
+        f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
+    )
 
 
 def finish_part(model: nn.Module) -> None:

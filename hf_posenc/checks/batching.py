@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 
 Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
@@ -56,7 +56,7 @@ def packed_equals_separate(case: Case) -> Measured:
         if not max(_packing_deviation(model, sizes)[0] for sizes in packs) <= tolerance:
             return 0.0, "no token: the unpatched model does not support packed documents"
         case.apply(model)
-        return worst((*_packing_deviation(model, sizes), f"documents of {sizes}") for sizes in packs)
+        return worst(located(_packing_deviation(model, sizes), f"documents of {sizes}") for sizes in packs)
 
 
 def _packing_deviation(model: nn.Module, sizes: list[int]) -> tuple[float, str]:

@@ -18,7 +18,7 @@ from hf_posenc.checkpoints.native_parameters import rope_parameters_of
 from hf_posenc.checkpoints.peft import load_peft_adapter, without_peft_noise
 from hf_posenc.checks.case import Case, seeded_noise
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
 from hf_posenc.forward.current_forward import ATTENTIONS
@@ -77,10 +77,10 @@ def lora_works_with_scheme(case: Case) -> Measured:
             after.save_pretrained(folder)
             loaded = load_peft_adapter(copy.deepcopy(base), folder, patch="apply")
         measured = [
-            (*max_deviation(forward(before, tokens), expected), "added before the patch"),
-            (*max_deviation(forward(loaded, tokens), expected), "loaded"),
-            (*max_deviation(forward(copy.deepcopy(after).merge_and_unload(), tokens), expected), "merged"),
-            (*max_deviation(forward(after.unload(), tokens), without_lora), "unloaded"),
+            located(max_deviation(forward(before, tokens), expected), "added before the patch"),
+            located(max_deviation(forward(loaded, tokens), expected), "loaded"),
+            located(max_deviation(forward(copy.deepcopy(after).merge_and_unload(), tokens), expected), "merged"),
+            located(max_deviation(forward(after.unload(), tokens), without_lora), "unloaded"),
         ]
     return worst(measured)
 

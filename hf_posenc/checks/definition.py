@@ -19,7 +19,7 @@ from hf_posenc.checks.forward import (
     random_tokens,
 )
 from hf_posenc.checks.reference_model import reference_logits, use_reference_attention
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 from hf_posenc.checks.training import gradients, max_gradient_deviation
 
 
@@ -34,7 +34,7 @@ def matches_definition(case: Case) -> Measured:
         texts = [random_tokens(model, length), random_tokens(model, max(1, length // 2), seed=1)]
         expected = [reference_logits(model, text) for text in texts]
         measured = [
-            (*max_deviation(forward(model, text), exact), "prefill")
+            located(max_deviation(forward(model, text), exact), "prefill")
             for text, exact in zip(texts, expected, strict=True)
         ]
         for side in SIDES:
@@ -42,11 +42,12 @@ def matches_definition(case: Case) -> Measured:
             batched = forward(model, tokens, attention_mask=mask)
             for row, exact in enumerate(expected):
                 unpadded = batched[row : row + 1, mask[row].bool()]
-                measured.append((*max_deviation(unpadded, exact), f"batch padded on the {side}"))
+                measured.append(located(max_deviation(unpadded, exact), f"batch padded on the {side}"))
         if case.causal and case.continues_texts:
             cache = new_cache(DynamicCache, model, length)
             sizes = chunk_sizes(min(case.trained_length - 1, length), 1, length)
-            measured.append((*max_deviation(forward_in_chunks(model, texts[0], cache, sizes), expected[0]), "decoding"))
+            decoded = forward_in_chunks(model, texts[0], cache, sizes)
+            measured.append(located(max_deviation(decoded, expected[0]), "decoding"))
     return worst(measured)
 
 
@@ -73,7 +74,7 @@ def backends_agree(case: Case) -> Measured:
             eager = outputs_by_call(model, length, case)
         with attention_backend(model, "sdpa"):
             sdpa = outputs_by_call(model, length, case)
-    return worst([(*max_deviation(eager[n][0], sdpa[n][0], eager[n][1]), n) for n in eager])
+    return worst(located(max_deviation(output, sdpa[call][0], real), call) for call, (output, real) in eager.items())
 
 
 def outputs_by_call(model: PreTrainedModel, length: int, case: Case) -> dict[str, tuple[Tensor, Tensor]]:

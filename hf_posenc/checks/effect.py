@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, reset_learned_parameters
 from hf_posenc.checks.forward import forward, forward_with_grad, max_deviation, random_tokens
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.checks.training import gradients
 from hf_posenc.core.torch_state import fixed_seed
@@ -88,7 +88,7 @@ def future_has_no_effect(case: Case) -> Measured:
             other = tokens.clone()
             other[:, changed] = 3 + (other[:, changed] - 2) % 7  # another token id, within any vocabulary
             moved = max_deviation(forward(model, other)[:, :changed], before[:, :changed])
-            measured.append((*moved, f"when token {changed} changed"))
+            measured.append(located(moved, f"when token {changed} changed"))
     return worst(measured)
 
 
@@ -107,11 +107,11 @@ def forward_is_stateless(case: Case) -> Measured:
         )
         forward(model, longer[:, :LONGEST])
         gradients(model, tokens.shape[1])
-        measured = [(*max_deviation(forward(model, tokens), before), "after other texts")]
+        measured = [located(max_deviation(forward(model, tokens), before), "after other texts")]
         if case.is_deterministic:
-            measured.append((*max_deviation(forward(model, tokens, seed=1), before), "with another seed"))
+            measured.append(located(max_deviation(forward(model, tokens, seed=1), before), "with another seed"))
             advanced = float(_advances_torch_rng(model, tokens))
-            measured.append((advanced, "no token", "torch's random generator was advanced"))
+            measured.append((advanced, "no token, torch's random generator was advanced"))
     return worst(measured)
 
 

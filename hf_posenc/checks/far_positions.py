@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from hf_posenc.checks.case import Case, position_limit
 from hf_posenc.checks.forward import forward, max_deviation, positions_from, random_tokens
 from hf_posenc.checks.reference_model import forward_from, reference_outputs
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 from hf_posenc.checks.shift import claim_and_shifts, missing_effect, shift_deviation, shiftable_length
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.core.terms import ToeplitzBias
@@ -35,19 +35,21 @@ def far_positions_match_definition(case: Case) -> Measured:
         end = position_limit(model)
         claim, _ = claim_and_shifts(case, model, random_tokens(model, shiftable_length(case, model)))
         tokens = random_tokens(model, LENGTH if end is None else min(LENGTH, end))
-        unshifted, measured = forward_from(model, tokens, 0), [(0.0, "no token", "at position 0")]
-        for start in STARTS if end is None else (end - tokens.shape[1],):
+        unshifted = forward_from(model, tokens, 0)
+        measured = [(0.0, "no token, at position 0")]
+        starts = STARTS if end is None else (end - tokens.shape[1],)
+        for start in starts:
             location = f"at position {start}"
-            measured.append((*shift_deviation(model, tokens, unshifted, start, claim), location))
+            measured.append(located(shift_deviation(model, tokens, unshifted, start, claim), location))
             if claim == "position" and end is None:
                 twice_as_far = forward_from(model, tokens, 2 * start)
-                measured.append((*missing_effect(model, tokens, twice_as_far, start), location))
+                measured.append(located(missing_effect(model, tokens, twice_as_far, start), location))
             if invalid := _invalid_table(reference_outputs(model, tokens, start)[1], max(STARTS)):
-                measured.append((math.inf, invalid, location))
+                measured.append((math.inf, f"{invalid}, {location}"))
         if end is None and (gap := _ineffective_gap(model, tokens)):
-            measured.append((math.inf, f"a gap of {gap} positions has no effect", "no token"))
+            measured.append((math.inf, f"a gap of {gap} positions has no effect, no token"))
         if end is not None and not _is_refused(model, tokens, end):
-            measured.append((math.inf, "no PositionOutOfTable", f"at position {end + tokens.shape[1] - 1}"))
+            measured.append((math.inf, f"no PositionOutOfTable, at position {end + tokens.shape[1] - 1}"))
     return worst(measured)
 
 
@@ -101,12 +103,9 @@ def runs_or_raises(case: Case) -> Measured:
     """
     with case.patched() as model:
         end = position_limit(model)
-        lengths = {
-            case.trained_length,
-            case.trained_length + 1,
-            4 * case.trained_length,
-            *(() if end is None else (end, end + 1)),
-        }
+        lengths = {case.trained_length, case.trained_length + 1, 4 * case.trained_length}
+        if end is not None:
+            lengths |= {end, end + 1}
         invalid = []
         for length in sorted(lengths):
             past_end = end is not None and length > end
@@ -116,4 +115,5 @@ def runs_or_raises(case: Case) -> Measured:
                 valid = past_end
             if not valid:
                 invalid.append(length)
-    return float(len(invalid)), f"lengths {invalid}" if invalid else "no length"
+    location = f"lengths {invalid}" if invalid else "no length"
+    return float(len(invalid)), location

@@ -76,7 +76,8 @@ def forward_in_chunks(
 def chunk_sizes(cut: int, step: int, length: int) -> list[int]:
     """Chunk lengths of a text: first ``cut`` tokens, then ``step`` at a time."""
     chunks, remainder = divmod(length - cut, step)
-    return [cut, *[step] * chunks, *([remainder] if remainder else [])]
+    sizes = [cut, *[step] * chunks]
+    return [*sizes, remainder] if remainder else sizes
 
 
 def new_cache(kind: type[Cache], model: nn.Module, length: int) -> Cache:

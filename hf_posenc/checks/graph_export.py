@@ -21,7 +21,7 @@ from hf_posenc.checks.forward import (
     random_tokens,
     token_states,
 )
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 from hf_posenc.errors import BackendCannotCarry
 
 LONGEST = 1024  # tokens; xpos computes in chunks of about 2,000 tokens, and needs a graph for each number of chunks
@@ -84,7 +84,7 @@ class Logits(nn.Module):
 
 def _graph_deviation(case: Case, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()) -> Measured:
     """Largest deviation of a graph from its eager model over several lengths; infinite if ``make`` fails."""
-    deviations: list[tuple[Any, ...]] = [(0.0, "no token")]
+    deviations = [(0.0, "no token")]
     with case.patched() as model, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # compilers warn about the code they trace
         torch.compiler.reset()
@@ -94,7 +94,7 @@ def _graph_deviation(case: Case, make: Callable[[nn.Module, Any], Graph], length
             graph = make(Logits(model).eval(), model)
             for length in dict.fromkeys(case.clip_length(n, model) for n in requested):
                 tokens = random_tokens(model, length, seed=length)
-                deviations.append((*max_deviation(graph(tokens).float(), forward(model, tokens)), f"of {length}"))
+                deviations.append(located(max_deviation(graph(tokens).float(), forward(model, tokens)), f"of {length}"))
         except RuntimeError as error:  # the common base class of the tracers' errors
             return math.inf, f"no graph: {str(error).strip().partition(chr(10))[0]}"
         finally:

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import config_of, forward, forward_in_chunks, max_deviation, new_cache, random_tokens
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.patching.patch import patch_model
 
@@ -30,15 +30,16 @@ def offloaded_equals_resident(case: Case) -> Measured:
         offloaded = offload(copy.deepcopy(model))
         for call in ("first call", "second call"):
             deviation = max_deviation(forward(offloaded, tokens), forward(model, tokens))
-            measured.append((*deviation, f"patched, then offloaded, {call}"))
+            measured.append(located(deviation, f"patched, then offloaded, {call}"))
         if case.causal and case.continues_texts:
-            measured.append((*max_deviation(decode(offloaded, tokens), decode(model, tokens)), "decoding"))
+            measured.append(located(max_deviation(decode(offloaded, tokens), decode(model, tokens)), "decoding"))
     with case.unpatched() as model:
         offloaded = offload(copy.deepcopy(model))
         for unpatched in (model, offloaded):
             with fixed_seed(0):
                 patch_model(unpatched, case.scheme, **case.options)
-        measured.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
+        deviation = max_deviation(forward(offloaded, tokens), forward(model, tokens))
+        measured.append(located(deviation, "offloaded, then patched"))
     return worst(measured)
 
 
@@ -79,9 +80,9 @@ def dtype_round_trip_keeps_tables(case: Case, narrow: torch.dtype = torch.bfloat
 
 
 ENTRIES = (
-    *("max_position_embeddings", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"),
-    *("rope_parameters", "is_decoder"),
-)
+    "max_position_embeddings", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size",
+    "rope_parameters", "is_decoder",
+)  # fmt: skip
 """Entries from which positions and the shapes of a scheme are read."""
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hf_posenc.checks.case import Case, current_settings, perturb_parameters
 from hf_posenc.checks.forward import config_of, forward, max_deviation, random_tokens
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
 from hf_posenc.errors import AlreadyPatched
 from hf_posenc.patching.patch import unpatch_model
@@ -73,15 +73,17 @@ def copies_are_equal_and_independent(case: Case) -> Measured:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 1, model))
         before = forward(model, tokens)
         copied = copy.deepcopy(model)
-        deviations = [(*max_deviation(forward(copied, tokens), before), "of the copy")]
+        deviations = [located(max_deviation(forward(copied, tokens), before), "of the copy")]
         perturb_parameters(copied)
         trained = forward(copied, tokens)
-        deviations.append((*max_deviation(forward(model, tokens), before), "of the original after training the copy"))
+        deviation = max_deviation(forward(model, tokens), before)
+        deviations.append(located(deviation, "of the original after training the copy"))
         unpatch_model(copied)
-        deviations.append((*max_deviation(forward(model, tokens), before), "of the original after unpatching the copy"))
-        deviations.append((float(is_patched(copied) or not is_patched(model)), "no token", "is_patched is wrong"))
+        deviation = max_deviation(forward(model, tokens), before)
+        deviations.append(located(deviation, "of the original after unpatching the copy"))
+        deviations.append((float(is_patched(copied) or not is_patched(model)), "no token, is_patched is wrong"))
         perturb_parameters(model)
-        deviations.append((*max_deviation(trained, forward(model, tokens)), "of the trained copy"))
+        deviations.append(located(max_deviation(trained, forward(model, tokens)), "of the trained copy"))
     return worst(deviations)
 
 
@@ -148,11 +150,12 @@ def _checksum(value: Tensor) -> int:
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[float, str]:
     """Number of differing entries of two snapshots, and the names of the first five."""
-    names = [name for name in before.keys() | after.keys() if not _same(before.get(name), after.get(name))]
+    names = [name for name in before.keys() | after.keys() if not same(before.get(name), after.get(name))]
     return float(len(names)), ", ".join(sorted(names)[:5]) or "nothing"
 
 
-def _same(one: Any, two: Any) -> bool:
+def same(one: Any, two: Any) -> bool:
+    """Whether two values have one type and are equal."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         return torch.equal(one, two)
     return type(one) is type(two) and one == two

@@ -11,12 +11,12 @@ from contextlib import suppress
 from inspect import Parameter, signature
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import forward, random_tokens
+from hf_posenc.checks.life_cycle import same
 from hf_posenc.checks.reference_model import forward_from
 from hf_posenc.checks.registry import Measured, register_check
 from hf_posenc.errors import PosEncError, PositionOutOfTable
@@ -82,7 +82,7 @@ def with_option(case: Case, name: str, value: Any) -> Case:
 def has_effect(baseline: list[Any], case: Case) -> bool:
     """Whether a case's observations differ from the baseline's, or the case is refused."""
     try:
-        return any(not _same(one, two) for one, two in zip(baseline, observations(case), strict=True))
+        return any(not same(one, two) for one, two in zip(baseline, observations(case), strict=True))
     except PosEncError:
         return True
 
@@ -119,7 +119,3 @@ def _cached_numbers(model: PreTrainedModel, length: int) -> int | None:
         forward(model, random_tokens(model, length), cache=cache)
         return sum(layer.keys.numel() + layer.values.numel() for layer in cache.layers)
     return None
-
-
-def _same(one: Any, two: Any) -> bool:
-    return torch.equal(one, two) if isinstance(one, Tensor) and isinstance(two, Tensor) else one is two or one == two

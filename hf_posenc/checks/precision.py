@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from hf_posenc.checks.case import Case, position_limit
 from hf_posenc.checks.forward import positions_from, random_tokens
 from hf_posenc.checks.reference_model import forward_from, patched_layers, replace_attend
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 from hf_posenc.core.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.engine_backend import AttentionOutput
@@ -42,9 +42,10 @@ def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> M
     cast.dtype = dtype if isinstance(case.model, str) else case.dtype
     with cast.patched() as model:
         tokens = random_tokens(model, cast.clip_length(2 * cast.trained_length + 6, model))
-        errors: list[tuple[Any, ...]] = [(0.0, "no layer")]
-        for start in STARTS if position_limit(model) is None else (0,):
-            errors += [(*error, f"at position {start}") for error in layer_errors(model, tokens, start)]
+        errors = [(0.0, "no layer")]
+        starts = STARTS if position_limit(model) is None else (0,)
+        for start in starts:
+            errors += [located(error, f"at position {start}") for error in layer_errors(model, tokens, start)]
     return worst(errors)
 
 

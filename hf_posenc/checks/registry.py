@@ -68,10 +68,15 @@ def register_check(name: str, **properties: Any) -> Callable[[CheckFunction[P]],
     return decorate
 
 
-def worst(deviations: Iterable[tuple[Any, ...]]) -> Measured:
+def located(measured: Measured, place: str) -> Measured:
+    """A measured value with a place added to its location."""
+    value, location = measured
+    return value, f"{location}, {place}"
+
+
+def worst(deviations: Iterable[Measured]) -> Measured:
     """The largest of several measured values, with its location; NaN counts as the largest."""
-    value, *where = max(deviations, key=lambda deviation: (math.isnan(deviation[0]), deviation[0]))
-    return value, ", ".join(where)
+    return max(deviations, key=lambda measured: (math.isnan(measured[0]), measured[0]))
 
 
 def applicable_checks(case: Case, *, copies: bool = True, names: Iterable[str] | None = None) -> list[Check]:
@@ -90,11 +95,7 @@ def applicable_checks(case: Case, *, copies: bool = True, names: Iterable[str] |
 
 
 def check_named(name: str) -> Check:
-    """The check called ``name``.
-
-    Raises:
-        UnknownCheck: no check has this name.
-    """
+    """The check called ``name``; raises `UnknownCheck` if there is none."""
     if name not in CHECKS:
         known = ", ".join(CHECKS)
         raise UnknownCheck(f"There is no check {shown(name)}.{nearest(name, CHECKS)} Choose from {known}.")

@@ -24,7 +24,7 @@ from hf_posenc.checks.reference_model import (
     reference_outputs,
     replace_attend,
 )
-from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.registry import Measured, located, register_check, worst
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.core.terms import BlockBias, KeyBias
 from hf_posenc.forward.attention import PatchedAttention
@@ -48,10 +48,10 @@ def shifted_positions_match_claim(case: Case) -> Measured:
         tokens = random_tokens(model, shiftable_length(case, model))
         claim, starts = claim_and_shifts(case, model, tokens)
         unshifted = forward_from(model, tokens, 0)
-        measured = [(*shift_deviation(model, tokens, unshifted, n, claim), f"shifted by {n}") for n in starts]
+        measured = [located(shift_deviation(model, tokens, unshifted, n, claim), f"shifted by {n}") for n in starts]
         if claim == "position":
-            measured += [(*missing_effect(model, tokens, unshifted, n), f"shifted by {n}") for n in starts]
-    return worst(measured or [(0.0, "no token", "no position is left")])
+            measured += [located(missing_effect(model, tokens, unshifted, n), f"shifted by {n}") for n in starts]
+    return worst(measured or [(0.0, "no token, no position is left")])
 
 
 @register_check("distance", needs=("is_deterministic",), slow=True)
@@ -179,9 +179,8 @@ def _position_tensors(ref: ReferenceTerms) -> list[Tensor]:
         distance = region.query_at(query) - region.key_at(key)
         decay_steps = region.query_decay_steps(query) + region.key_decay_steps(key)
         tensors += [band, distance.double() * band, decay_steps.double() * band * decays]
-    for bias in terms.bias:
-        tensors += [bias.values[..., None, :] - bias.values[..., None]] if isinstance(bias, KeyBias) else []
-    return tensors
+    keys = [bias.values for bias in terms.bias if isinstance(bias, KeyBias)]
+    return tensors + [values[..., None, :] - values[..., None] for values in keys]
 
 
 def _equal(one: Tensor, two: Tensor) -> bool:

@@ -37,10 +37,8 @@ SETTINGS = "set"
 """The option that collects all names in a file that are not options of the command."""
 
 
-def read_config(context: Context, path: Path | None) -> Path | None:
-    """Use the values of a YAML file as defaults of the running command."""
-    if path is None:
-        return None
+def options_in(path: Path) -> dict[Any, Any]:
+    """The options in a YAML file, with their names there."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -51,11 +49,19 @@ def read_config(context: Context, path: Path | None) -> Path | None:
     if not isinstance(content, dict):
         problem = "is empty" if content is None else f"holds {shown(content)}"
         raise BadArgument(f"--config {path} {problem}. Write one option and its value per line.")
+    return content
+
+
+def read_config(context: Context, path: Path | None) -> Path | None:
+    """Use the values of a YAML file as defaults of the running command."""
+    if path is None:
+        return None
+    content = options_in(path)
     for file in as_list(content.pop(IMPORTED, [])):
         import_file(str(file))
     if content.pop("load-in-4bit", False):  # which earlier versions wrote into the folder of every run
         raise BadArgument(f"--config {path} sets load-in-4bit, which is gone. Write dtype: 4bit instead.")
-    parameters = [parameter for parameter in context.command.params if parameter.name not in NOT_STORED[:1]]
+    parameters = [parameter for parameter in context.command.params if parameter.name != "config"]
     known = {name: parameter for parameter in parameters for name in names_of(parameter)}
     defaults: dict[str, Any] = {}
     settings: list[str] = []
@@ -65,8 +71,8 @@ def read_config(context: Context, path: Path | None) -> Path | None:
             settings += as_default(known[SETTINGS], SETTINGS, {name: value}, path)
         else:
             defaults[str(parameter.name)] = as_default(parameter, name, value, path)
-    name = str(known[SETTINGS].name)
-    defaults[name] = [*defaults.get(name, ()), *settings]
+    of_settings = str(known[SETTINGS].name)
+    defaults[of_settings] = [*defaults.get(of_settings, ()), *settings]
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 
@@ -117,13 +123,18 @@ def options_of(context: Context) -> Iterator[tuple[str, Any]]:
         value = context.params.get(str(parameter.name))
         if parameter.name in NOT_STORED or value in (None, [], ()):
             continue
-        is_list, may_be_path = isinstance(value, (list, tuple)), parameter.name in MAY_BE_PATHS
-        values = [plain(single, may_be_path=may_be_path) for single in (value if is_list else [value])]
-        yield names_of(parameter)[0], values if is_list else values[0]
+        name = names_of(parameter)[0]
+        may_be_path = parameter.name in MAY_BE_PATHS
+        if isinstance(value, (list, tuple)):
+            yield name, [plain(single, may_be_path=may_be_path) for single in value]
+        else:
+            yield name, plain(value, may_be_path=may_be_path)
 
 
 def plain(value: Any, *, may_be_path: bool = False) -> Any:
     """Convert a value to its form in YAML; paths become absolute, so that the file may be moved."""
     if isinstance(value, Path) or (may_be_path and os.path.exists(value)):
         return os.path.abspath(value)
-    return int(value) if isinstance(value, str) and value.isdecimal() and str(int(value)) == value else value
+    if isinstance(value, str) and value.isdecimal() and str(int(value)) == value:
+        return int(value)
+    return value

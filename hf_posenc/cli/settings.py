@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Context, Option
 
-from hf_posenc.cli.arguments import (
-    MEASUREMENT,
-    is_given,
-    of_measurement,
-    of_text,
-    words_of,
-)
+from hf_posenc.cli.arguments import MEASUREMENT, is_given, of_measurement, of_text, words_of
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import nearest, shown
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
     from hf_posenc.texts import TextSource
 
 SOURCES = "file, folder or hub:NAME:SPLIT; may be repeated"
-LENGTHS, LISTS = ("length", "trained_length"), ("target_modules", "report_to", "eval_lengths")
+LENGTHS, LISTS = ("length", "trained_length"), ("target_modules", "report_to")
 """Settings that are lengths in tokens, such as 2k, and settings that are lists with commas."""
 LOADING = ("base", "batch_size")
 """Names of ``--set`` that affect how a model is loaded."""
@@ -69,12 +63,10 @@ Settings = Annotated[
 ]
 
 
-def text_sources(
-    settings: dict[str, Any], *texts: Sequence[str] | None, streaming: bool = False
-) -> list[TextSource | None]:
+def text_sources(settings: dict[str, Any], *texts: Sequence[str] | None) -> list[TextSource | None]:
     """Check the texts of a command before a model is loaded; None for each that is not named.
 
-    Only the first may be streamed. The column of records is removed from ``settings``; one text must have records.
+    The column of records is removed from ``settings``; one text must have records.
     """
     from hf_posenc.errors import UnreadableDocuments
     from hf_posenc.texts import TextSource
@@ -88,29 +80,26 @@ def text_sources(
                 f"There is no file and no folder {shown(str(part))}. Check the path; a dataset is hub:NAME."
             )
     all_texts.check_field()
-    sources = [TextSource.of_names(list(names)) if names else None for names in texts]
-    return [
-        source and replace(source, field=field if source.has_records else TEXT, streaming=streaming and number == 0)
-        for number, source in enumerate(sources)
-    ]
+    sources = [TextSource.of_names(list(names), field=field) if names else None for names in texts]
+    return [replace(one, field=TEXT) if one is not None and not one.has_records else one for one in sources]
 
 
 def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
     """Parse the values of ``--set`` by name: lengths in tokens, lists with commas, others as JSON or text."""
     settings: dict[str, Any] = {}
     for word in merged_words(context):
-        name, _, value = word.partition("=")
-        name = name.replace("-", "_")
+        given, _, value = word.partition("=")
+        name = setting_name(given)
         if name not in known:
             raise BadArgument(
                 f"{place_of(context, word)}: there is no setting {shown(name)}.{nearest(name, known)} "
                 f"Choose one of {', '.join(known)}."
             )
-        if name in LISTS:
-            items = words_of([value.strip("[]")])
-            settings[name] = tuple(
-                tokens(item, name) if name == "eval_lengths" else item.strip("\"' ") for item in items
-            )
+        items = words_of([value.strip("[]")])
+        if name == "eval_lengths":
+            settings[name] = tuple(tokens(item, name) for item in items)
+        elif name in LISTS:
+            settings[name] = tuple(item.strip("\"' ") for item in items)
         elif name in LENGTHS:
             settings[name] = tokens(value, name)
         else:
@@ -124,7 +113,7 @@ def measured_settings(context: Context, kind: type[Own], **given: Any) -> tuple[
     from hf_posenc.eval.settings import named
 
     own, options = named(kind, merged_words(context))
-    other = {name: options.pop(key) for key in [*options] if (name := key.replace("-", "_")) in LOADING}
+    other = {setting_name(key): options.pop(key) for key in list(options) if setting_name(key) in LOADING}
     own |= {name: value for name, value in given.items() if value not in (None, [], (), False)}
     settings = kind.of(own | {"options": options})
     check_settings_read([name for name in SETTINGS if name in own], settings.tasks)
@@ -137,9 +126,9 @@ def merged_words(context: Context) -> list[str]:
     The context gets the merged words, so that `command_line` repeats the command without the file.
     """
     typed = list(context.params["settings"] or ()) if is_given(context, "settings") else []
-    names = {word.partition("=")[0].replace("-", "_") for word in typed}
+    names = set(map(setting_name, typed))
     of_file = [str(word) for word in (context.default_map or {}).get("settings") or ()]
-    words = [word for word in of_file if word.partition("=")[0].replace("-", "_") not in names] + typed
+    words = [word for word in of_file if setting_name(word) not in names] + typed
     for word in words:
         if not all(word.partition("=")[:2]):
             raise BadArgument(
@@ -147,6 +136,11 @@ def merged_words(context: Context) -> list[str]:
             )
     context.params["settings"] = words
     return words
+
+
+def setting_name(word: str) -> str:
+    """Name of a setting in Python, from ``batch-size`` or ``batch-size=2``."""
+    return word.partition("=")[0].replace("-", "_")
 
 
 def place_of(context: Context, word: str) -> str:

@@ -73,9 +73,7 @@ def family(model_type: str, kind: Kind) -> Family:
 
 def default_model(model_type: str, kind: Kind) -> Any:
     """Build a model from the default configuration of a family, without trained weights."""
-    class_name = CLASSES[kind].get(model_type) or next(
-        (names[model_type] for names in OTHERS if model_type in names), None
-    )
+    class_name = next((names[model_type] for names in (CLASSES[kind], *OTHERS) if model_type in names), None)
     if class_name is None:
         raise UnsupportedModel(f"transformers has no text model of type {model_type!r}. Choose another.")
     cls = getattr(transformers, class_name if isinstance(class_name, str) else class_name[0])

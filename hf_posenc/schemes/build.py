@@ -11,11 +11,7 @@ import torch
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.record import NEEDS
-from hf_posenc.errors import (
-    CannotCombine,
-    OptionOutOfRange,
-    SchemeNotDefined,
-)
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.host_rotation import HostRotation
@@ -143,14 +139,7 @@ def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) 
 
 
 def check_one_key(scheme: Scheme) -> None:
-    """Refuse ``key_cache="one"`` if there is one copy anyway, or if no rotation converts it into the others.
-
-    Args:
-        scheme: the whole composition.
-
-    Raises:
-        CannotCombine: the rotation of the composition does not allow one copy.
-    """
+    """Refuse ``key_cache="one"`` in a composition with one copy anyway, or whose rotation cannot make the others."""
     rotation = scheme.rotation()
     if rotation is None:
         raise CannotCombine(

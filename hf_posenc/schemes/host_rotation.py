@@ -37,8 +37,9 @@ class HostRotation(Scheme):
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
-        rotates = geometry.slopes is None and not geometry.on_host
-        self.idle = frozenset([*([] if rotates else ["rotation"]), *(["bias"] if geometry.slopes is None else [])])
+        has_slopes = geometry.slopes is not None
+        unused = {"rotation": has_slopes or geometry.on_host, "bias": not has_slopes}
+        self.idle = frozenset(hook for hook, is_unused in unused.items() if is_unused)
 
     def rotation(self) -> Rotation | None:
         rotary = None if self.geometry.on_host else self.geometry.rotary

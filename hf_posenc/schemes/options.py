@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from hf_posenc.errors import (
-    OptionOutOfRange,
-    UnknownOption,
-    nearest,
-    shown,
-)
+from hf_posenc.errors import OptionOutOfRange, UnknownOption, nearest, shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

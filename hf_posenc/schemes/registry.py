@@ -25,13 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hf_posenc.core.plugins import load_entry_points
 from hf_posenc.core.record import CachedKeys, SchemeRecord
 from hf_posenc.core.source_digest import source_digest
-from hf_posenc.errors import (
-    NameNotAllowed,
-    UnknownScheme,
-    WrongKind,
-    nearest,
-    shown,
-)
+from hf_posenc.errors import NameNotAllowed, UnknownScheme, WrongKind, nearest, shown
 from hf_posenc.schemes.make_record import has_parameters, record_of
 
 if TYPE_CHECKING:
@@ -105,8 +99,7 @@ def register_scheme(
 def list_schemes() -> list[SchemeRecord]:
     """Records of all schemes: the built-in ones, then those of third parties, each group in alphabetical order."""
     built_in = _shipped()
-    others = sorted(set(_with_plugins()) - set(built_in))
-    return [_with_plugins()[name] for name in (*sorted(built_in), *others)]
+    return sorted(_with_plugins().values(), key=lambda record: (record.name not in built_in, record.name))
 
 
 def scheme_record(name: str) -> SchemeRecord:

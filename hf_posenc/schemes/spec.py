@@ -9,14 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias, cast
 
-from hf_posenc.errors import (
-    CannotCombine,
-    OptionOutOfRange,
-    UnknownOption,
-    UnknownScheme,
-    nearest,
-    shown,
-)
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, UnknownOption, UnknownScheme, nearest, shown
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import validated
 from hf_posenc.schemes.registry import scheme_class
@@ -128,7 +121,8 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
                 f"No scheme of this composition has an option {name!r}.{nearest(name, names)} "
                 f"They take {', '.join(names) or 'none'}."
             )
-        (takers or [parts[0][1]])[0][name] = value
+        own = takers[0] if takers else parts[0][1]  # a single scheme refuses an unknown option below
+        own[name] = value
     return Plan(tuple((cls, validated(cls, own)) for cls, own in parts), isinstance(spec, Plan))
 
 
@@ -160,15 +154,15 @@ def layout(
 
 def layer_numbers(key: str, count: int) -> range:
     """Layer numbers of a key such as ``"3"`` or ``"1::2"``, perhaps none. Other keys raise `OptionOutOfRange`."""
-    fields = key.split(":")
-    numbers = [int(field) if NUMBER.fullmatch(field.strip()) else field.strip() for field in fields]
-    wrong = any(isinstance(number, str) and (number or len(fields) == 1) for number in numbers)
-    if wrong or len(fields) > 3 or numbers[2:] == [0]:
+    fields = [field.strip() for field in key.split(":")]
+    is_read = fields != [""] and all(field == "" or NUMBER.fullmatch(field) for field in fields)
+    numbers = [int(field) if field else None for field in fields] if is_read else []
+    if not 1 <= len(numbers) <= 3 or numbers[2:] == [0]:
         raise OptionOutOfRange(f'layers has the key {shown(key)}. Use a layer number or a slice such as "3::4".')
-    if len(fields) == 1:
-        number = int(key)
-        return range(count)[number : number + 1] if 0 <= number < count else range(0)
-    return range(count)[slice(*(None if number == "" else int(number) for number in numbers))]
+    if len(numbers) > 1:
+        return range(count)[slice(*numbers)]
+    number = int(key)
+    return range(number, number + 1) if 0 <= number < count else range(0)
 
 
 def parts_of_spec(spec: SchemeSpec, *, listed: bool = False) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:

@@ -4,6 +4,7 @@
         → TextSource → Document, Document, … → text
 
 Each record and each text file is a document. Documents are read one after another, and never held in memory together.
+What cannot be read raises `UnreadableDocuments`, with the file and the line or record.
 """
 
 from hf_posenc.texts.document import DatasetObject, Document, HubDataset

@@ -31,11 +31,7 @@ class Document:
 
 
 def check_column(columns: Collection[str], field: str, place: str) -> None:
-    """Refuse records without the column of the text.
-
-    Raises:
-        UnreadableDocuments: there is no such column.
-    """
+    """Refuse records without the column of the text."""
     if field not in columns:
         names = ", ".join(sorted(map(str, columns))) or "an empty record"
         raise UnreadableDocuments(
@@ -51,9 +47,6 @@ def document_of(record: object, field: str, name: str, place: str) -> Document:
         field: the column of the text.
         name: name of the document.
         place: place of the record, in words.
-
-    Raises:
-        UnreadableDocuments: the record is no mapping, has no such column, or the value is not text.
     """
     if not isinstance(record, Mapping):
         raise UnreadableDocuments(
@@ -84,11 +77,7 @@ def is_dataset(given: object, kinds: Sequence[str] = (*SIZED, *ITERABLE)) -> boo
 
 
 def dataset_documents(dataset: Any, field: str, name: str = "dataset") -> Iterator[Document]:
-    """Yield the documents of a dataset in order.
-
-    Raises:
-        UnreadableDocuments: it has several splits or none, or no such column, or a value is not text.
-    """
+    """Yield the documents of a dataset in order."""
     if isinstance(dataset, Mapping):
         if len(dataset) != 1:
             raise UnreadableDocuments(
@@ -120,11 +109,7 @@ class HubDataset:
 
     @classmethod
     def parse(cls, text: str) -> HubDataset:
-        """Parse ``hub:NAME``, ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``.
-
-        Raises:
-            UnreadableDocuments: the text has none of these forms.
-        """
+        """Parse ``hub:NAME``, ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``."""
         parts = text.removeprefix(PREFIX).split(":")
         if len(parts) > 3 or not all(parts):
             raise UnreadableDocuments(
@@ -138,11 +123,7 @@ class HubDataset:
         return PREFIX + ":".join(part for part in (self.name, self.config, self.split) if part)
 
     def load(self, *, streaming: bool) -> Any:
-        """Load the dataset, or a dictionary of its splits: downloaded and memory-mapped, or streamed.
-
-        Raises:
-            UnreadableDocuments: the dataset cannot be loaded.
-        """
+        """Load the dataset, or a dictionary of its splits: downloaded and memory-mapped, or streamed."""
         from datasets import load_dataset
 
         try:

@@ -22,11 +22,7 @@ AS_TOKENS = 300
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file for reading.
-
-    Raises:
-        UnreadableDocuments: the file cannot be opened, or a part read in the block is not UTF-8 text.
-    """
+    """Open a UTF-8 text file; an error while the block reads it raises `UnreadableDocuments` as well."""
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
@@ -48,11 +44,7 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 
 def whole_text(path: Path) -> str:
-    """Read the text of a file as one document.
-
-    Raises:
-        UnreadableDocuments: there is no such file, or it is not text.
-    """
+    """Read the text of a file as one document."""
     with opened(path) as stream:
         text = stream.read()
     if "\0" in text:
@@ -64,11 +56,7 @@ def whole_text(path: Path) -> str:
 
 
 def check_size(name: str, size: int) -> None:
-    """Refuse a document of ``size`` characters that would take more than half of the memory.
-
-    Raises:
-        UnreadableDocuments: the document is too large.
-    """
+    """Refuse a document of ``size`` characters that would take more than half of the memory."""
     needed, room = size * AS_TOKENS, main_memory() // 2
     if needed > room:
         raise UnreadableDocuments(
@@ -108,11 +96,7 @@ def json_file(path: Path) -> Records:
 
 
 def parsed(text: str, place: str) -> Any:
-    """Parse a JSON value.
-
-    Raises:
-        UnreadableDocuments: the text is not valid JSON.
-    """
+    """Parse a JSON value."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -120,11 +104,7 @@ def parsed(text: str, place: str) -> Any:
 
 
 def parquet_file(path: Path) -> Records:
-    """Yield the rows of a Parquet file.
-
-    Raises:
-        UnreadableDocuments: the file is not a Parquet file.
-    """
+    """Yield the rows of a Parquet file."""
     from pyarrow.parquet import ParquetFile  # comes with `datasets`
 
     try:

@@ -89,11 +89,7 @@ class TextSource:
         return self.streaming or any(is_dataset(part, ITERABLE) for part in self.parts)
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents, read one after another.
-
-        Raises:
-            UnreadableDocuments: a document cannot be read.
-        """
+        """Yield the documents, read one after another."""
         self.check_field()
         for number, part in enumerate(self.parts, 1):
             if isinstance(part, str):
@@ -107,11 +103,7 @@ class TextSource:
                 yield from dataset_documents(part, self.field)
 
     def check_field(self) -> None:
-        """Refuse a ``field`` without records.
-
-        Raises:
-            UnreadableDocuments: no part has records, so the field has no effect.
-        """
+        """Refuse a ``field`` that has no effect, because no part has records."""
         if self.field != TEXT and not self.has_records:
             raise UnreadableDocuments(
                 f"The text field {self.field!r} is a column of records, and there are plain texts alone. Leave it out."
@@ -134,11 +126,7 @@ class TextSource:
 
 
 def part_of(given: object) -> Any:
-    """Convert a name to a `HubDataset` (``hub:…``) or a path; return other objects unchanged.
-
-    Raises:
-        UnreadableDocuments: the name is empty.
-    """
+    """Convert a name to a `HubDataset` (``hub:…``) or a path; return other objects unchanged."""
     if given == "":  # as a path, it would be the current folder
         raise UnreadableDocuments("The name of a text is empty. Name a file, a folder or hub:NAME.")
     if isinstance(given, str) and given.startswith(PREFIX):
@@ -152,11 +140,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -> list[Path]:
-    """Return all files below a folder with a known suffix, sorted, without hidden ones.
-
-    Raises:
-        UnreadableDocuments: there is no such file.
-    """
+    """Return all files below a folder with a known suffix, sorted, without hidden ones."""
     files = sorted(
         path for path in folder.rglob("*")
         if kind_of(path) in {*known, *CONVERTED} and path.is_file()
@@ -177,11 +161,7 @@ def kind_of(path: Path) -> str:
 
 
 def check_kind(path: Path) -> None:
-    """Refuse a file in a format that is not read, instead of skipping it or reading it as plain text.
-
-    Raises:
-        UnreadableDocuments: the file is a CSV, Arrow or compressed file.
-    """
+    """Refuse a file in a format that is not read, instead of skipping it or reading it as plain text."""
     if kind_of(path) in CONVERTED:
         raise UnreadableDocuments(
             f"The file {shown(str(path))} is in a format that is not read. Unpack it with gunzip, write a dataset with "

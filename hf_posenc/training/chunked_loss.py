@@ -184,16 +184,16 @@ def obstacle_of(model: Any, head: nn.Module | None, *, causal: bool, smoothed: b
 
 def has_same_loss(model: Any, head: nn.Linear) -> bool:
     """Whether eight tokens have the same loss in chunks, with logits so large that a soft cap would change it."""
-    outer, own = model.get_output_embeddings(), model.loss_function
-    variants = (
-        (lambda hidden: type(outer).forward(outer, GROWN * hidden), own),
-        (lambda hidden: GROWN * hidden, partial(loss_in_chunks, head)),
-    )
+    outer = model.get_output_embeddings()
     ids = torch.arange(8, device=head.weight.device)[None] % head.out_features
-    losses = []
-    with torch.no_grad(), evaluation_mode(model), suppress(Exception):  # training without chunks raises it again
-        for output_layer, loss in variants:
-            with output_replaced(model, output_layer, loss), fixed_seed(0):
-                losses.append(float(model.forward(input_ids=ids, labels=ids).loss))  # forward: without hooks
     tolerance = max(1e-4, 16 * torch.finfo(head.weight.dtype).eps)
-    return len(losses) == 2 and abs(losses[1] - losses[0]) <= tolerance * abs(losses[0])
+
+    def loss_with(output_layer: Callable[[Tensor], Tensor], loss: Callable[..., Tensor]) -> float:
+        with output_replaced(model, output_layer, loss), fixed_seed(0):
+            return float(model.forward(input_ids=ids, labels=ids).loss)  # forward: without hooks
+
+    with torch.no_grad(), evaluation_mode(model), suppress(Exception):  # training without chunks raises it again
+        whole = loss_with(lambda hidden: type(outer).forward(outer, GROWN * hidden), model.loss_function)
+        in_chunks = loss_with(lambda hidden: GROWN * hidden, partial(loss_in_chunks, head))
+        return abs(in_chunks - whole) <= tolerance * abs(whole)
+    return False

@@ -142,10 +142,10 @@ def finetune(
         if folder is not None:
             claim_folder(stack, folder, trained, settings, inputs.held_out, resume=resume)
         trainer = trainer_of(trained, tokenizer, inputs, trainer_arguments, [ProgressReport(progress), *callbacks])
+        steps_done = 0 if checkpoint is None else step_of(Path(checkpoint))
         start = RunStart(
             trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source,
-            resumed_from=(0 if checkpoint is None else step_of(Path(checkpoint))) if resume else None,
-            held_out_tokens=inputs.held_out_tokens,
+            resumed_from=steps_done if resume else None, held_out_tokens=inputs.held_out_tokens,
         )  # fmt: skip
         if announce is not None and trainer.is_world_process_zero():
             announce(start)

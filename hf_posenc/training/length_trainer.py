@@ -158,11 +158,12 @@ def training_arguments(
         "logging_strategy": "steps",
         "disable_tqdm": True,
         "remove_unused_columns": False,
-        **(checkpointing() if training.gradient_checkpointing else {}),
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "use_cpu": not torch.accelerator.is_available(),
         "eval_strategy": "no",
     }
+    if training.gradient_checkpointing:
+        settings |= checkpointing()
     if windows is not None:
         settings |= {
             "eval_strategy": "steps", "eval_steps": training.eval_every or half, "eval_on_start": fresh,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,8 @@ class LossPoint:
         """Return plain values for JSON."""
         held_out = {str(length): loss for length, loss in self.held_out.items()}
         windows = {str(length): list(losses) for length, losses in self.windows.items()}
-        return {"step": self.step, "loss": self.loss, "held_out": held_out} | ({"windows": windows} if windows else {})
+        values = {"step": self.step, "loss": self.loss, "held_out": held_out}
+        return values | {"windows": windows} if windows else values
 
     def difference(self, length: int, against: int) -> tuple[float, float] | None:
         """Return the mean over windows of loss at ``length`` − loss at ``against``, and half of its 95 % interval.
@@ -51,24 +53,22 @@ class LossPoint:
 
 
 def points(history: Sequence[Mapping[str, Any]]) -> list[LossPoint]:
-    """Convert the log of `Trainer` to one point per step."""
-    losses: dict[int, float] = {}
-    held_out: dict[int, dict[int, float]] = {}
-    windows: dict[int, dict[int, list[float]]] = {}
+    """Convert the log of `Trainer`, which has several entries per step, to one point per step."""
+    steps: dict[int, dict[str, Any]] = defaultdict(dict)
     for entry in history:
-        if "loss" in entry:
-            losses[entry["step"]] = entry["loss"]
-        for name, value in entry.items():
-            if (measured := MEASURED.fullmatch(name)) is not None:
-                losses_by_step = windows if measured["kind"] == "windows" else held_out
-                losses_by_step.setdefault(entry["step"], {})[int(measured["length"])] = value
-    return [
-        LossPoint(
-            step, losses.get(step), dict(sorted(held_out.get(step, {}).items())),
-            dict(sorted(windows.get(step, {}).items())),
-        )
-        for step in sorted(losses.keys() | held_out.keys())
-    ]  # fmt: skip
+        steps[entry["step"]] |= entry
+    every = [point_of(entry) for _, entry in sorted(steps.items())]
+    return [point for point in every if point.loss is not None or point.held_out]
+
+
+def point_of(entry: Mapping[str, Any]) -> LossPoint:
+    """Losses in the log of one step: ``loss``, ``eval_512_loss``, ``eval_512_windows``, …"""
+    measured: dict[str, dict[int, Any]] = {"loss": {}, "windows": {}}
+    for name, value in entry.items():
+        if (found := MEASURED.fullmatch(name)) is not None:
+            measured[found["kind"]][int(found["length"])] = value
+    held_out, windows = (dict(sorted(by_length.items())) for by_length in measured.values())
+    return LossPoint(entry["step"], entry.get("loss"), held_out, windows)
 
 
 def curve_plot(runs: Sequence[Sequence[LossPoint]], trained_length: int, path: Path) -> None:

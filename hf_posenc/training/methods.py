@@ -85,11 +85,7 @@ def lora(
 
 
 def check_method(name: str, model: nn.Module) -> None:
-    """Check that a method can train this model.
-
-    Raises:
-        TrainingImpossible: the weights are quantised (full), or the model has an adapter already (LoRA).
-    """
+    """Refuse full training of quantised weights, and LoRA on a model that has an adapter already."""
     if name == "full":
         if is_quantised(model):
             raise TrainingImpossible(
@@ -130,6 +126,5 @@ def learning_rate_for(method: str, parameters: int) -> LearningRate:
 
 def parameter_count(model: nn.Module) -> int:
     """Count the parameters of a model: shared ones once, and packed 4-bit weights by the weights they hold."""
-    counts = {id(weight): weight.numel() for weight in model.parameters()}
     counted = getattr(model, "num_parameters", None)  # transformers counts two 4-bit weights per byte
-    return int(counted()) if callable(counted) else sum(counts.values())
+    return int(counted()) if callable(counted) else sum(weight.numel() for weight in model.parameters())

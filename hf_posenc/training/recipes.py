@@ -96,11 +96,7 @@ RECIPES: dict[str, FinetuneRecipe] = {
 
 
 def recipe_of(name: str) -> FinetuneRecipe:
-    """Return the recipe called ``name``.
-
-    Raises:
-        TrainingImpossible: there is no recipe of that name.
-    """
+    """Return the recipe called ``name``, or raise `TrainingImpossible`."""
     if name not in RECIPES:
         raise TrainingImpossible(
             f"There is no recipe {shown(name)}.{nearest(name, RECIPES)} Choose one of {', '.join(RECIPES)}."

@@ -22,12 +22,7 @@ from hf_posenc.patching.weights import check_vocabulary
 from hf_posenc.texts import TextSource
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import Corpus, OnRead, tokenise
-from hf_posenc.training.dataset import (
-    PackedRows,
-    check_row,
-    held_out_windows,
-    tokens_of_windows,
-)
+from hf_posenc.training.dataset import PackedRows, check_row, held_out_windows, tokens_of_windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

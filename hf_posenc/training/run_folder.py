@@ -107,13 +107,15 @@ def shared_settings(model: nn.Module, training: Training, rows: Any, *, trains_a
     """
     stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
-    quantised = {"quantised": True} if is_quantised(model) else {}
     loaded = bool(getattr(model.config, "name_or_path", ""))
     schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
     text = rows.digest if isinstance(rows, PackedRows) else None
-    code = digest_of_own({type(scheme) for scheme in schemes})  # empty if all belong to this package
-    return {
-        **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),
+    if is_quantised(model):
+        shared["quantised"] = True
+    if code := digest_of_own({type(scheme) for scheme in schemes}):  # empty if all belong to this package
+        shared[CODE] = code
+    return shared | {
+        "scheme": None if stored is None else stored.to_json(),
         MODEL: sampled_weights_digest(model, values=loaded or not trains_all),
         ROWS: STREAMED if text == "" else count_of(rows), CORPUS: text or None,
     }  # fmt: skip
@@ -166,13 +168,16 @@ def save_result(trainer: Trainer, folder: Path, curve: Sequence[LossPoint]) -> N
 def facts_of(training: Training, start: RunStart, curve: Sequence[LossPoint]) -> dict[str, Any]:
     """Return the facts about the training for the model card of an adapter."""
     names = ("method", "rank", "steps", "length", "batch", "accumulate")
-    facts = {name: f"{value:,}" if isinstance(value := getattr(training, name), int) else value for name in names}
-    facts |= {"learning_rate": f"{start.learning_rate:g}"}
+    facts: dict[str, Any] = {}
+    for name in names:
+        value = getattr(training, name)
+        facts[name] = f"{value:,}" if isinstance(value, int) else value
+    facts["learning_rate"] = f"{start.learning_rate:g}"
     facts |= {f"trained {kind}": f"{count:,}" for kind, count in start.parameters.items()}
     measured = [point.held_out for point in curve if point.held_out]
-    for length in measured[-1] if measured else ():
-        before, after = measured[0][length], measured[-1][length]
-        facts[f"held-out loss at {length:,} tokens"] = f"{before:.3f} before, {after:.3f} after"
+    if measured:
+        for length, loss in measured[-1].items():
+            facts[f"held-out loss at {length:,} tokens"] = f"{measured[0][length]:.3f} before, {loss:.3f} after"
     return facts
 
 
@@ -222,25 +227,25 @@ def check_folder(folder: Path, *, resume: bool) -> None:
 def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuse to resume a run with other settings than it was started with; only ``steps`` may grow."""
     try:
-        before = read_object(folder / RUN)
+        stored = read_object(folder / RUN)
     except (OSError, ValueError) as error:
         raise CheckpointMismatch(
             f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
         ) from error
     now = json.loads(json.dumps(dict(settings)))
-    # A setting that an earlier version did not have has its default there.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
-    before = {name: defaults[name] for name in defaults.keys() & now.keys()} | before
-    before = {name: value for name, value in before.items() if (name, value) not in RETIRED.items()}
-    steps = before.get("steps"), now.get("steps")
-    has_steps = all(isinstance(count, int) for count in steps)
-    if has_steps and steps[1] < steps[0]:
-        raise CheckpointMismatch(
-            f"The run in {folder} was started for {steps[0]} steps, and {steps[1]} are fewer. Set {steps[0]} steps "
-            "to complete it or more to go on, or choose another folder."
-        )
-    free = {"steps"} if has_steps else set()
-    for name in sorted((before.keys() | now.keys()) - free):
+    # A setting that an earlier version did not have has its default there.
+    before = {name: default for name, default in defaults.items() if name in now}
+    before |= {name: value for name, value in stored.items() if (name, value) not in RETIRED.items()}
+    steps, more_steps = before.get("steps"), now.get("steps")
+    if isinstance(steps, int) and isinstance(more_steps, int):
+        if more_steps < steps:
+            raise CheckpointMismatch(
+                f"The run in {folder} was started for {steps} steps, and {more_steps} are fewer. Set {steps} steps to "
+                "complete it or more to go on, or choose another folder."
+            )
+        before["steps"] = more_steps
+    for name in sorted(before.keys() | now.keys()):
         earlier, current = before.get(name), now.get(name)
         if earlier != current:
             raise CheckpointMismatch(

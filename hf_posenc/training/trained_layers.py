@@ -93,14 +93,17 @@ class RunStart:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.parameters.items())
-        resumed = {
-            None: "", 0: "there is no complete checkpoint to resume from, and training begins at step 0\n"
-        }.get(self.resumed_from, f"resumed from the checkpoint of step {self.resumed_from}\n")  # fmt: skip
-        return (
-            f"{resumed}training {sum(self.parameters.values()):,} of {self.total:,} parameters: {kinds}; "
+        lines = [
+            f"training {sum(self.parameters.values()):,} of {self.total:,} parameters: {kinds}; "
             f"learning rate {self.learning_rate:g} ({self.source})"
-            + (f"\nheld out: the last {self.held_out_tokens:,} tokens of the text" if self.held_out_tokens else "")
-        )
+        ]
+        if self.resumed_from == 0:
+            lines.insert(0, "there is no complete checkpoint to resume from, and training begins at step 0")
+        elif self.resumed_from is not None:
+            lines.insert(0, f"resumed from the checkpoint of step {self.resumed_from}")
+        if self.held_out_tokens:
+            lines.append(f"held out: the last {self.held_out_tokens:,} tokens of the text")
+        return "\n".join(lines)
 
 
 def trained_by_kind(model: nn.Module) -> dict[str, int]:

@@ -46,7 +46,7 @@ def test_env_shows_versions_and_hides_secrets(call: Call) -> None:
 
     assert call("env", "--json").data["versions"]["torch"] == torch.__version__
     given = {"HF_TOKEN": "one", "HF_ENDPOINT": "https://me:three@mirror.example/x", "PATH": "four"}
-    assert variables(given.items()) == {"HF_TOKEN": "(set, hidden)", "HF_ENDPOINT": "https://…@mirror.example/x"}
+    assert variables(given) == {"HF_TOKEN": "(set, hidden)", "HF_ENDPOINT": "https://…@mirror.example/x"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -15,12 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.lm.prefixes import (
-    closing_of,
-    frame_of,
-    front_of,
-    opened,
-)
+from hf_posenc.eval.lm.prefixes import frame_of, opened
 
 from .conftest import SPECIAL, TRAINED, framing
 
@@ -66,7 +61,6 @@ def test_special_tokens_around_a_text(before: int, behind: int, tokenizer) -> No
     made = framing(tokenizer, before, behind)
     end, sep = (tokenizer.convert_tokens_to_ids(name) for name in ("<end>", "<sep>"))
     assert frame_of(made) == ([end] * before, [sep] * behind)
-    assert (front_of(made), closing_of(made)) == frame_of(made)
     inside = tokenizer("The sky is blue.")["input_ids"]
     assert opened(made, "The sky is blue.") == [end] * before + inside
     assert opened(made, "") == [end] * before

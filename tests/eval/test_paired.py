@@ -55,7 +55,7 @@ def test_the_clustered_error_is_that_of_the_sandwich(drawn: list[tuple[float, st
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12))
 def test_holm_by_its_definition(ps: list[float | None]) -> None:
     """Sorted p-values times m, m − 1, …, made monotone; each comparison keeps its place."""
-    found = list(holm(ps))
+    found = holm(ps)
     known = sorted(p for p in ps if p is not None)
     for p, corrected in zip(ps, found, strict=True):
         if p is None:
@@ -64,7 +64,7 @@ def test_holm_by_its_definition(ps: list[float | None]) -> None:
         last = max(number for number, other in enumerate(known) if other == p)
         expected = max(min(1.0, (len(known) - number) * known[number]) for number in range(last + 1))
         assert corrected == pytest.approx(expected, rel=1e-12)
-    assert list(holm([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # Holm's own example form
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # Holm's own example form
 
 
 def scores(task: str, metric: str, found: dict[str, float], clusters: dict[str, str] | None = None) -> list:

@@ -98,7 +98,8 @@ def readings(plain: PlainConfig) -> Iterator[Reading]:
 
 def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> ExportedConfig:
     """The parameters that a configuration states for the layers of one type."""
-    config, parameters = plain.of_base, plain.parameters if layers is None else plain.parameters[layers]
+    config = plain.of_base
+    parameters = plain.parameters if layers is None else plain.parameters[layers]
     pairs = len(rotary.rotation.frequencies)
     share = parameters.get("partial_rotary_factor", 1.0)
     head_dim = 2 * pairs if parameters["rope_type"] == "proportional" else round(2 * pairs / share)

@@ -23,11 +23,7 @@ BY_LAYER_TYPE = ("gemma3_text", "modernbert")
 
 
 def read(stated: ExportedConfig) -> ReadRotation:
-    """The rotation of SGLang.
-
-    Raises:
-        Unread: SGLang does not know the RoPE type.
-    """
+    """The rotation of SGLang; raises as `by_type`."""
     return by_type(stated, FORMULAS) if stated.layers is None else of_layer_type(stated)
 
 

@@ -21,7 +21,8 @@ def with_spellings(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Parameters with the default temperature of all engines are unchanged. So are those with ``mscale_all_dim``, because
     engines then scale the softmax as well.
     """
-    return dict(parameters) | SPELLINGS.get(parameters.get("rope_type", ""), lambda _: {})(parameters)
+    spelled = SPELLINGS.get(parameters.get("rope_type", ""))
+    return dict(parameters) | (spelled(parameters) if spelled else {})
 
 
 def of_yarn(parameters: Mapping[str, Any]) -> dict[str, Any]:

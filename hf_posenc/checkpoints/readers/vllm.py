@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hf_posenc.checkpoints.readers.stated import (
     ExportedConfig,
     ReadRotation,
@@ -28,5 +26,9 @@ def yarn(stated: ExportedConfig) -> ReadRotation:
 
 
 FORMULAS = {"dynamic": unscaled, "yarn": yarn}
-read = partial(by_type, own=FORMULAS)
-"""The rotation of vLLM. Its ``dynamic`` is unscaled, because the base grows by a quotient of lengths that is 1."""
+"""Its ``dynamic`` is unscaled, because the base grows by a quotient of lengths that is 1."""
+
+
+def read(stated: ExportedConfig) -> ReadRotation:
+    """The rotation of vLLM; raises as `by_type`."""
+    return by_type(stated, FORMULAS)

@@ -97,9 +97,9 @@ def compare(
         samples=samples, text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
         fresh=fresh, trust_tasks=trust_tasks,
     )  # fmt: skip
-    loading: dict[str, Any] = {"batch_size": other.get("batch_size", 1)} | (
-        {} if device is None else {"device": device}
-    )
+    loading: dict[str, Any] = {"batch_size": other.get("batch_size", 1)}
+    if device is not None:
+        loading["device"] = device
     models = [measured_model(name, other.get("base"), dtype, loading) for name in dict.fromkeys(model)]
     command = cli.command_line(context)
     with resume_hint(context), output.progress() as progress:
@@ -147,7 +147,10 @@ def show(comparison: Comparison, out: Path) -> None:
         output.show_text("± is one standard error over documents.")
     if marks := legend(comparison):
         output.show_text(marks)
-    for table in [*summaries(comparison), *([cost_table(comparison)] if comparison.rows else [])]:
+    tables = summaries(comparison)
+    if comparison.rows:
+        tables.append(cost_table(comparison))
+    for table in tables:
         output.show_table(table.head, table.lines, title=table.caption)
         if table.note:
             output.show_text(table.note)

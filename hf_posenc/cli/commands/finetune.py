@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -136,7 +137,8 @@ def finetune(
     with resume_hint(context, again), output.progress() as show_progress:
         overrides = settings_of(context, (*Training.__dataclass_fields__, TEXT_FIELD, STREAMING, TRAINED_LENGTH, CARDS))
         overrides |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
-        trained_length, streaming = overrides.pop(TRAINED_LENGTH, None), overrides.pop(STREAMING, False)
+        trained_length = overrides.pop(TRAINED_LENGTH, None)
+        streaming = overrides.pop(STREAMING, False)
         cards = cards_of(overrides.pop(CARDS, 1), emit)
         lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
         named_recipe = recipe_of(recipe)
@@ -144,19 +146,27 @@ def finetune(
         base = base_model(model)
         texts, measured_on = texts_of(text, held_out, overrides, streaming=streaming)
         named_recipe.check(**overrides)
-        quantised = four_bit_keywords() if dtype == FOUR_BIT and emit is None else {}
-        loading = cli.loading_of(base, None if dtype == FOUR_BIT else dtype) | quantised
+        four_bit = dtype == FOUR_BIT
+        loading = cli.loading_of(base, None if four_bit else dtype)
+        if four_bit and emit is None:
+            loading |= four_bit_keywords()
         patched = from_pretrained(**loading, scheme=scheme, **(lengths | cli.scheme_options(scheme, option)))
         if scheme is not None:
             check_effect(patched, scheme)
-        training, tokenizer = named_recipe.training(patched, **overrides), tokenizer_of(base)
+        training = named_recipe.training(patched, **overrides)
+        tokenizer = tokenizer_of(base)
         if emit is not None:
-            names: dict[str, Any] = {"name": base.model, "four_bit": dtype == FOUR_BIT, "cards": cards}
-            lengths_to_repeat = [] if trained_length is None else [f"trained_length={trained_length}"]
-            emitted = emit_run(emit, patched, tokenizer, texts, training, out, **names)
-            show_emitted(emitted, scheme_words(scheme, factor, target_length, [*(option or ()), *lengths_to_repeat]))
+            emitted = emit_run(
+                emit, patched, tokenizer, texts, training, out, name=base.model, four_bit=four_bit, cards=cards
+            )
+            options = list(option or ())
+            if trained_length is not None:
+                options.append(f"trained_length={trained_length}")
+            show_emitted(emitted, scheme_words(scheme, factor, target_length, options))
             return
-        report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
+
+        def report(share: float, loss: float) -> None:
+            show_progress(share, f"loss {loss:.3f}")
 
         def announce_start(start: RunStart) -> None:
             output.note(str(start))
@@ -221,11 +231,11 @@ def texts_of(
         raise BadArgument(f"--set streaming={streaming} is not true or false. Write one of the two.")
     if streaming and not text:
         raise BadArgument("streaming reads a text while training, and none is named. Pass --text, or leave it out.")
-    own, measured_on = text_sources(settings, text, held_out, streaming=streaming)
+    own, measured_on = text_sources(settings, text, held_out)
     modules = [module_text(name) for name in HELD_OUT]
     if own is None:
         return [module_text(name) for name in TRAINING], measured_on or modules
-    return own, measured_on or HeldOutSplit(otherwise=modules)
+    return replace(own, streaming=streaming), measured_on or HeldOutSplit(otherwise=modules)
 
 
 def check_effect(patched: nn.Module, asked: str) -> None:

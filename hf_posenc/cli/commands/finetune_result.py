@@ -33,22 +33,17 @@ def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool)
     from hf_posenc.errors import MissingPackage
     from hf_posenc.training.loss_curve import curve_plot
 
-    measured = [point for point in tuned.curve if point.held_out]
     if as_json:
         start = {**asdict(tuned.start), "parameters": dict(tuned.start.parameters)}
         output.show_json({"out": str(out), "start": start, "curve": [point.to_dict() for point in tuned.curve]})
         return
-    before, after = measured[0], measured[-1]
+    measured = [point for point in tuned.curve if point.held_out]
+    before, after = measured[0].held_out, measured[-1].held_out
     rows = [
-        [
-            length,
-            f"{length / trained:g}×",
-            *(f"{point.held_out[length]:.3f}" for point in (before, after)),
-            compared(after, length),
-        ]
-        for length in after.held_out
+        [length, f"{length / trained:g}×", f"{before[length]:.3f}", f"{loss:.3f}", compared(measured[-1], length)]
+        for length, loss in after.items()
     ]
-    columns = ("length", "", "before", "after", f"after, minus at {min(after.held_out):,}")
+    columns = ("length", "", "before", "after", f"after, minus at {min(after):,}")
     output.show_table(columns, rows, title="held-out cross-entropy loss (nats/token)")
     output.show_text("± is a 95 % confidence interval, window by window.")
     written = f"the {kind}, curve.json"
@@ -97,7 +92,8 @@ def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
     output.show_text(f"Written to {run.folder}; nothing is trained yet, and no text is held out.")
     if run.restored:
         output.show_text("The scheme is no RoPE type of transformers: install hf_posenc where you train.")
-    measure = command("eval", run.folder / OUTPUT, *(scheme if run.unnamed else ()))
+    unnamed = scheme if run.unnamed else []
+    measure = command("eval", run.folder / OUTPUT, *unnamed)
     show_next([f"(cd {shlex.quote(str(run.folder))} && {run.command})", measure])
 
 
@@ -105,11 +101,13 @@ def scheme_words(
     scheme: str | None, factor: float | None, target_length: int | None, options: Sequence[str] | None
 ) -> list[str]:
     """Return the options of a command that name a scheme."""
-    named = {"--scheme": scheme, "--factor": factor, "--target-length": target_length}
-    words = [
-        word for name, value in named.items() if value is not None for word in (name, str(value).removesuffix(".0"))
-    ]
-    return words + [word for value in options or () for word in ("-o", value)]
+    words: list[str] = []
+    for name, value in (("--scheme", scheme), ("--factor", factor), ("--target-length", target_length)):
+        if value is not None:
+            words += [name, str(value).removesuffix(".0")]
+    for option in options or ():
+        words += ["-o", option]
+    return words
 
 
 def show_next(commands: Sequence[str]) -> None:
@@ -125,7 +123,9 @@ def after_finetune(run: Path, model: Any) -> list[str]:
     measure = command("eval", run)
     if hasattr(model, "merge_and_unload"):
         return [measure, command("merge", run, "--out", f"{run}-merged")]
-    return [measure, command("export", run, "--out", f"{run}-plain")] if is_expressible(model) else [measure]
+    if is_expressible(model):
+        return [measure, command("export", run, "--out", f"{run}-plain")]
+    return [measure]
 
 
 def command(name: str, model: Path, *words: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
@@ -165,7 +166,7 @@ def env(as_json: AsJson = False) -> None:
 def environment() -> dict[str, dict[str, str]]:
     """Collect versions, machine and environment variables by name."""
     versions = {"python": platform.python_version()} | {name: installed(name) for name in PACKAGES}
-    return {"versions": versions, "machine": machine(), "environment": variables(os.environ.items())}
+    return {"versions": versions, "machine": machine(), "environment": variables(os.environ)}
 
 
 def installed(name: str) -> str:
@@ -188,7 +189,7 @@ def machine() -> dict[str, str]:
     return found
 
 
-def variables(items: object) -> dict[str, str]:
+def variables(found: Mapping[str, str]) -> dict[str, str]:
     """Select the environment variables that affect results, without tokens and passwords."""
-    relevant = {name: value for name, value in sorted(items) if RELEVANT.match(name)}  # type: ignore[call-overload]
+    relevant = {name: value for name, value in sorted(found.items()) if RELEVANT.match(name)}
     return {name: "(set, hidden)" if SECRET.search(name) else LOGIN.sub("…", value) for name, value in relevant.items()}

@@ -14,6 +14,8 @@ from hf_posenc.cli.settings import TEXT_FIELD, Text, set_option, settings_of, te
 from hf_posenc.core.files.paths import check_not_taken, folder_to_write
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hf_posenc.insight.probe import Head, Probe
     from hf_posenc.insight.probe.variant import Variant
 
@@ -79,7 +81,9 @@ def probe(
         require_matplotlib()
         folder_to_write(out)
         check_not_taken(out, (RESULTS, *(f"{name}.png" for name in PLOTS)), (RESULTS,))
-    named, options, measured_on = cli.model_named(model, base), cli.scheme_options(scheme, option), device_of(device)
+    named = cli.model_named(model, base)
+    options = cli.scheme_options(scheme, option)
+    measured_on = device_of(device)
     with output.progress() as progress:
         progress(None, "loading")
         result = run(
@@ -92,7 +96,7 @@ def probe(
         output.show_json(result.to_dict())
     else:
         show(result)
-        output.show_text("".join(f"\n{file}" for file in written).strip("\n"))
+        output.show_text("\n".join(map(str, written)))
 
 
 def write(result: Probe, folder: Path) -> list[Path]:
@@ -109,23 +113,24 @@ def write(result: Probe, folder: Path) -> list[Path]:
 
 def show(result: Probe) -> None:
     """Show a table of heads and a summary for each variant."""
-    moved = result.moved
     for number, variant in enumerate(result.variants):
-        shift = moved if number == 1 else None
-        rows = [row(head, None if shift is None else float(shift[head.layer, head.head])) for head in variant.heads]
-        columns = COLUMNS if shift is not None else COLUMNS[:-1]
+        moved = result.moved if number == 1 else None
+        rows = [row(head, moved) for head in variant.heads]
+        columns = COLUMNS if moved is not None else COLUMNS[:-1]
         output.show_table(columns, rows, title=f"{variant.label}, {variant.length:,} tokens")
     for variant in result.variants:
         output.show_text(summary(variant))
 
 
-def row(head: Head, moved: float | None) -> list[object]:
-    """Format one head as a line of the table."""
+def row(head: Head, moved: Tensor | None) -> list[object]:
+    """Format one head as a line of the table; ``moved`` is the column of a second variant, ``[layers, heads]``."""
     cells: list[object] = [
         head.layer, head.head, head.kind, f"{head.mean_distance:.1f}", percent(head.share), head.strongest,
         percent(head.sink), percent(head.beyond), percent(head.direct), percent(head.total),
     ]  # fmt: skip
-    return cells if moved is None else [*cells, percent(moved)]
+    if moved is not None:
+        cells.append(percent(float(moved[head.layer, head.head])))
+    return cells
 
 
 def percent(share: float) -> str:

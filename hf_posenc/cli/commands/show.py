@@ -108,26 +108,33 @@ def draw(request: PlotRequest, names: Sequence[str] | None, out: Path | None, *,
     from hf_posenc.insight.plots import compose, kinds
     from hf_posenc.insight.plots import save as saving
 
-    path = out or FOLDER / "x.png"
+    words = cli.words_of(names)
+    if not words:
+        plots = compose.plots_of(request)[:1]
+    elif words == [ALL]:
+        plots = compose.plots_of(request)
+    else:
+        plots = [kinds.plot_of(word) for word in words]
+    path = out or FOLDER / f"{name_of(request, plots)}.png"
     check_output_file(path)
     saving.check_ending(path)
-    if out or not as_json:
+    writes = out is not None or not as_json
+    if writes:
         require_matplotlib()
-    words = cli.words_of(names)
-    named = [kinds.plot_of(word) for word in words if words != [ALL]]
-    plots = named or compose.plots_of(request)[: None if words else 1]
     compose.check_view(request, plots)
     computed = [(one, compose.sheets(one, request)) for one in plots]
-    if out is None:
-        labels = re.sub(r"[:,;]", "-", "-".join(entry.label for entry in request.entries))
-        name = slug(labels) + (f"-{slug(plots[0].name)}" if len(plots) == 1 else "")
-        path = FOLDER / f"{name}.png"
-    written = saving.save(computed, path) if out or not as_json else []
+    written = saving.save(computed, path) if writes else []
     if as_json:
         output.show_json([saving.to_dict(*one) | {"files": list(map(str, written))} for one in computed])
         return
     for file in written:
         output.show_text(f"Written to {file}")
+
+
+def name_of(request: PlotRequest, plots: Sequence[Plot]) -> str:
+    """Name of a file: its schemes, and the plot if there is one."""
+    schemes = slug(re.sub(r"[:,;]", "-", "-".join(entry.label for entry in request.entries)))
+    return f"{schemes}-{slug(plots[0].name)}" if len(plots) == 1 else schemes
 
 
 def load(model: str) -> Any:

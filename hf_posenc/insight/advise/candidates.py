@@ -115,7 +115,8 @@ def choose(trial: CandidateSetting, claims: Iterable[Shown]) -> tuple[tuple[Reco
     """Return the candidates that fit, best first, and why the others do not."""
     geometry = trial.target_model.geometry
     kind = "rotation" if geometry.table is None else "table"
-    kind = kind if geometry.slopes is None else "bias"
+    if geometry.slopes is not None:
+        kind = "bias"
     found: list[Recommendation] = []
     refused: dict[str, str] = {}
     for shown in claims:
@@ -133,8 +134,8 @@ def rank(one: Recommendation, target: int) -> tuple[Any, ...]:
     """Return the sort key, smaller is better; the ranks are in the docstring of this module."""
     row, factor = one.evidence, one.lengths["target_length"] / one.trained
     if row is not None:
-        tier = 3 if not row.finds else 0 if row.factor >= factor else 2
-        return tier, -row.factor, 0, *row.order
+        tier = 0 if row.factor >= factor else 2
+        return tier if row.finds else 3, -row.factor, 0, *row.order
     if one.kept < target:
         return (4,)
     if one.shown_factor is None:
@@ -160,9 +161,9 @@ def reason_of(shown: Shown, real: RealRow | None, evidence: MeasuredRow | None, 
     """
     parts = [scheme_record(shown.scheme.split("+")[-1]).title.rstrip(".")]
     if real is not None:
-        parts.append(f"{real}")
+        parts.append(str(real))
     if evidence is not None:
-        parts.append(f"{evidence}" + (", with default options instead of these" if by_rule else ""))
+        parts.append(f"{evidence}{', with default options instead of these' if by_rule else ''}")
     if shown.claim:
         parts.append(f"published: {shown.claim} ({shown.source})")
     return "; ".join(parts) + "."

@@ -90,8 +90,9 @@ def train(plan: Plan, one: Recommendation, folder: str, *, restored: bool) -> li
     if plan.row < target:  # longer lengths do not fit beside training, and are measured afterwards
         lengths = sorted({one.trained, plan.row})
         words += ["--set", f"eval_lengths=[{','.join(map(str, lengths))}]"]
-    launched = ["accelerate", "launch", "--num_processes", str(cards), "-m", "hf_posenc.cli"]
-    return [shlex.join([*(launched if cards > 1 else words[:1]), *words[1:], "--out", folder])]
+    if cards > 1:
+        words[:1] = ["accelerate", "launch", "--num_processes", str(cards), "-m", "hf_posenc.cli"]
+    return [shlex.join([*words, "--out", folder])]
 
 
 def command(name: str, model: str, *words: str) -> str:

@@ -38,12 +38,12 @@ class Cards:
             OptionOutOfRange: the text has neither form.
         """
         match = WRITTEN.fullmatch(str(text).strip())
-        count, memory = (int(match[1] or 1), round(float(match[2]) * GIB)) if match else (0, 0)
-        if not (count and memory):
+        cards = match and cls(int(match[1] or 1), round(float(match[2]) * GIB))
+        if cards is None or not (cards.count and cards.memory):
             raise OptionOutOfRange(
                 f"gpu takes the memory of a card in GiB, got {shown(text)}. Write 80, or 8x80 for eight cards."
             )
-        return cls(count, memory)
+        return cards
 
     @property
     def room(self) -> int:
@@ -113,7 +113,8 @@ def plan(
         layer: bytes per token that one layer keeps for the backward pass; an upper bound for a forward pass alone.
         in_parts: whether several cards can share a row under the scheme.
     """
-    target, shared = one.lengths["target_length"], cards.count > 1 and in_parts
+    target = one.lengths["target_length"]
+    shared = cards.count > 1 and in_parts
     wanted = one.trained if any(scheme_class(part).recipe for part in one.scheme.split("+")) else target
     dtypes = ("bfloat16",) if shared else ("bfloat16", "4bit")
     fits = tuple(fit(cards, step.at(wanted), dtype, on, shared=shared) for dtype in dtypes for on in (False, True))

@@ -91,8 +91,12 @@ class Recommendation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, with the commands that can run."""
-        names = ["compare", *(["finetune"] if self.use == "training" else [])] if self.has_head else []
-        return {**asdict(self), **{name: getattr(self, name) for name in ("patch", *names)}}
+        values = {**asdict(self), "patch": self.patch}
+        if self.has_head:
+            values["compare"] = self.compare
+            if self.use == "training":
+                values["finetune"] = self.finetune
+        return values
 
 
 def compare_command(compared: Sequence[Recommendation]) -> str:

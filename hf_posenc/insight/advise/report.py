@@ -74,7 +74,8 @@ class Advice:
                 if more := [one.scheme + self._evicts(one) for one in found[SHOWN:]]:
                     lines += _wrapped(f"then {', '.join(more)} (all lines: --json)", 2, 7)
         lines += _bullets("Does not fit", self._refusals())
-        return "\n".join([*lines, *(self._try() if self.plan is None else plan_lines(self.plan))])
+        lines += self._try() if self.plan is None else plan_lines(self.plan)
+        return "\n".join(lines)
 
     def _facts(self) -> list[str]:
         memory = self.memory
@@ -145,8 +146,9 @@ def plan_lines(plan: Plan) -> list[str]:
         name += ", gradient checkpointing" if way.checkpointing else ""
         lines.append(f"  {name:<40}{size(way.needed):>16}{f'{way.longest:,}' if way.longest else 'none':>16}")
     if not plan.commands:
-        none = ["  No row fits that is longer than the trained length. Name more memory."]
-        return [*lines, *([] if plan.row else none)]
+        if not plan.row:
+            lines.append("  No row fits that is longer than the trained length. Name more memory.")
+        return lines
     if plan.row < plan.wanted:
         lines += _wrapped(
             f"The commands train rows of {plan.row:,}. With --recipe pose --set batch=1 in place of --set "

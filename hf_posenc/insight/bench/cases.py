@@ -51,11 +51,11 @@ class Prefill(WholeText):
     name = "prefill"
 
     def __init__(self, model: nn.Module, ids: Tensor) -> None:
-        self.module, self.ids, self.more = model.eval(), ids, {}
-        if not last_logits_only(model):
-            self.module = base_model_of(model)[0]
+        self.ids = ids
+        if last_logits_only(model):
+            self.module, self.more = model.eval(), {"use_cache": True, "logits_to_keep": 1}
         else:
-            self.more = {"use_cache": True, "logits_to_keep": 1}
+            self.module, self.more = base_model_of(model.eval())[0], {}
         self.run(ids[:, :TINY])
 
     def reset(self) -> None:
@@ -137,7 +137,8 @@ class Train(WholeText):
     def __init__(self, model: Any, ids: Tensor) -> None:
         accepts = inspect.signature(model.forward).parameters
         self.has_loss = "labels" in accepts and model.get_output_embeddings() is not None
-        self.module, self.ids = model.train() if self.has_loss else base_model_of(model.train())[0], ids
+        self.ids = ids
+        self.module = model.train() if self.has_loss else base_model_of(model.train())[0]
         self.more = {"use_cache": False} if "use_cache" in accepts else {}
         self.step(ids[:, :TINY])
         self.reset()

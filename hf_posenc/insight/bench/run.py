@@ -134,8 +134,9 @@ def case_of_role(
     reach = length + kind.beyond
     trained = trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
     if settings.factor is not None:
-        return kind(variant(model, role, entry, reach, max(round(settings.factor * trained), reach)), ids)
+        return kind(variant(model, role, entry, reach, max(reach, round(settings.factor * trained))), ids)
     try:
-        return kind(variant(model, role, entry, reach, max(REACH * trained, reach, *settings.lengths)), ids)
+        chosen = variant(model, role, entry, reach, max(reach, REACH * trained, *settings.lengths))
     except OptionOutOfRange:  # schemes that end with the position table
-        return kind(variant(model, role, entry, reach, max(trained, reach)), ids)
+        chosen = variant(model, role, entry, reach, max(reach, trained))
+    return kind(chosen, ids)

@@ -29,8 +29,10 @@ def limits_of(maps: Sequence[Tensor], *, signed: bool = True) -> tuple[float, fl
     if signed:
         size = float(f"{float(finite.abs().max()):.6g}") if len(finite) else 1.0  # 1 and 1.0000001 are one scale
         return -(size or 1.0), size or 1.0
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    return low, high if high > low else low + 1.0
+    if not len(finite):
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high) if high > low else (low, low + 1.0)
 
 
 def say_scale(figure: Any, panels: int, limits: Sequence[tuple[float, float]] = ()) -> None:
@@ -62,7 +64,8 @@ class Maps(Plot):
     def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         """Draw one map per scheme; the heads of a scheme have one scale."""
         grid = self.panels(figure, sheets)
-        colours, limits, images, ranges = SIGNED if self.signed else MAGNITUDES, [], [], []
+        colours = SIGNED if self.signed else MAGNITUDES
+        limits, images, ranges = [], [], []
         for axes, sheet in zip(grid, sheets, strict=True):
             maps = [one.numbers[self.key] for one in sheets if one.label == sheet.label]
             limits.append(limits_of(maps, signed=self.signed))
@@ -133,10 +136,11 @@ class Lines(Plot):
     def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
         """Draw the lines, and their names where a panel has several."""
         found = [list(self.lines(sheet.numbers)) for sheet in sheets]
+        panels = sheets
         single = len(sheets) > 1 and all(len(lines) == 1 and not lines[0][0] for lines in found)
         if single and comparable([lines[0][2] for lines in found]):
             found = [[(labelled(sheet), *lines[0][1:]) for sheet, lines in zip(sheets, found, strict=True)]]
-        panels = sheets if len(found) == len(sheets) else [Sheet("", {})]
+            panels = [Sheet("", {})]
         grid = sheet_panels(figure, panels, (6.8 if len(panels) == 1 else 3.6, 3.0), self.axis_names)
         for axes, lines in zip(grid, found, strict=True):
             for number, (name, x, y) in enumerate(lines):

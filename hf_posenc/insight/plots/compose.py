@@ -72,19 +72,20 @@ def plots_of(request: PlotRequest) -> list[Plot]:
     accepting, refused = [], []
     for plot in list_plots():
         try:
-            accepts, shows = zip(*(applicability(plot, request, entry) for entry in request.entries), strict=True)
+            found = [applicability(plot, request, entry) for entry in request.entries]
         except OptionOutOfRange as error:  # such as a window longer than this plot's trained length
             refused.append(error)
             continue
-        if all(accepts) and any(shows):
-            accepting.append((plot, not plot.general, all(shows)))
+        shows = [shown for _, shown in found]
+        if all(accepted for accepted, _ in found) and any(shows):
+            accepting.append((plot, (not plot.general, all(shows))))
     if refused and not accepting:
         raise refused[0]
     if not accepting:
         names = ", ".join(entry.label for entry in request.entries)
         raise NothingToPlot(f"No plot shows {names} in one figure. Plot them separately, or on another model.")
-    first = max(accepting, key=lambda ranked: ranked[1:])[0]
-    return [first, *(plot for plot, *_ in accepting if plot is not first)]
+    first, _ = max(accepting, key=lambda ranked: ranked[1])
+    return [first, *(plot for plot, _ in accepting if plot is not first)]
 
 
 def applicability(plot: Plot, request: PlotRequest, entry: Entry) -> tuple[bool, bool]:
@@ -125,11 +126,7 @@ def sheet(plot: Plot, request: PlotRequest, entry: Entry) -> Sheet:
 
 
 def check_view(request: PlotRequest, plots: Sequence[Plot]) -> None:
-    """Refuse fields of the view that none of the plots reads.
-
-    Raises:
-        OptionOutOfRange: there is such a field.
-    """
+    """Refuse fields of the view that none of the plots reads."""
     read = {name for plot in plots for name in plot.options}
     for name, value in asdict(request.view).items():
         if name not in read and value is not None:

@@ -142,10 +142,6 @@ def first_kind(scheme: SchemeSpec | None) -> Kind:
 
 
 def check_layer(layer: int, layers: int) -> None:
-    """Check that the layer exists.
-
-    Raises:
-        OptionOutOfRange: the layer does not exist.
-    """
+    """Refuse a layer that does not exist."""
     if not 0 <= layer < layers:
         raise OptionOutOfRange(f"layer must be among 0 … {layers - 1}, got {layer}. Name one of them.")

@@ -21,11 +21,7 @@ ComputedPlot = tuple[Plot, Sequence[Sheet]]
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a file name with a suffix of another format.
-
-    Raises:
-        OptionOutOfRange: the suffix is none of `FILES`.
-    """
+    """Refuse a file name with a suffix of another format."""
     if path.suffix.lower() not in FILES:
         raise OptionOutOfRange(f"A plot's file must end in {', '.join(FILES)}, got {str(path)!r}. Rename it.")
 

@@ -63,7 +63,8 @@ class Tally:
     """Accumulate the attention rows of a layer over texts of one length."""
 
     def __init__(self, heads: int, length: int, causal: bool) -> None:
-        self.first_distance, self.rows = 0 if causal else 1 - length, 0
+        self.first_distance = 0 if causal else 1 - length
+        self.rows = 0
         self.mass = torch.zeros(heads, length - self.first_distance, dtype=torch.float64)
         self.sink = torch.zeros(heads, dtype=torch.float64)
 

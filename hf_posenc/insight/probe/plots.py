@@ -9,13 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting import (
-    MAGNITUDES,
-    SIGNED,
-    WIDEST,
-    panels,
-    save_figure,
-)
+from hf_posenc.core.plotting import MAGNITUDES, SIGNED, WIDEST, panels, save_figure
 from hf_posenc.insight.probe.attention_profile import binned, edges
 from hf_posenc.insight.probe.run import Probe
 from hf_posenc.insight.probe.variant import MOST, Variant

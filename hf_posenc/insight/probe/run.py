@@ -120,10 +120,10 @@ def probe(
         trained, reach, table = lengths_of(model, scheme, factor, target_length, options)
         probed = length or reach
         check_text_memory(model, probed)
-        settings = {"samples": samples, "rows": rows, "seed": seed}
 
         def measured(label: str, tokens: int) -> Variant:
-            return measure(model, plan_of(model, tokenizer, own_text, tokens, trained, **settings), label, progress)
+            texts = probed_texts(model, tokenizer, own_text, tokens, samples)
+            return measure(model, ProbePlan(texts, trained, rows, seed), label, progress)
 
         if is_patched(model):
             variants = [measured(describe(model).scheme, probed)]
@@ -165,10 +165,8 @@ def lengths_of(
     return trained, 2 * trained if table is None else table, table
 
 
-def plan_of(
-    model: nn.Module, tokenizer: Any, text: MeasuredText, length: int, trained: int, *, samples: int, **settings: Any
-) -> ProbePlan:
-    """Cut texts of ``length`` tokens out of the documents, with the tokenizer's special tokens around each."""
+def probed_texts(model: nn.Module, tokenizer: Any, text: MeasuredText, length: int, samples: int) -> list[Tensor]:
+    """Cut texts out of the documents, with the tokenizer's special tokens around each, ``[1, token]``."""
     prefix, suffix = frame_of(tokenizer)
     documents = [source.ids for source in tokenized_documents(tokenizer, text)]
     highest = max((token for ids in (prefix, *documents, suffix) for token in ids), default=0)
@@ -181,8 +179,7 @@ def plan_of(
         )
     device = next(model.parameters()).device
     passages = cut_passages(documents, length - special, samples)
-    texts = [torch.tensor([[*prefix, *passage, *suffix]], device=device) for passage in passages]
-    return ProbePlan(texts, trained, **settings)
+    return [torch.tensor([[*prefix, *passage, *suffix]], device=device) for passage in passages]
 
 
 def cut_passages(documents: Sequence[Sequence[int]], length: int, samples: int) -> Iterator[Sequence[int]]:

@@ -63,11 +63,7 @@ class Integer(Scheme):
 
 
 def refuse_zero(alpha: float) -> None:
-    """Refuse a factor that makes every code zero.
-
-    Raises:
-        OptionOutOfRange: ``alpha`` is 0.
-    """
+    """Refuse a factor that makes every code zero."""
     if alpha == 0:
         raise OptionOutOfRange('alpha must not be 0, which adds nothing. For no positions at all use scheme="none".')
 

@@ -50,7 +50,8 @@ class Norm01(Scheme):
     ) -> None:
         super().__init__(geometry)
         refuse_zero(alpha)
-        self.alpha, self.fixed = alpha, None if n == "current" else n
+        self.alpha = alpha
+        self.fixed = None if n == "current" else n
         self.along = Along(direction, geometry.code_width)
 
     def reset_parameters(self) -> None:

@@ -65,8 +65,9 @@ class DynamicBias(Scheme):
 
     def network(self, distance: Tensor) -> Tensor:
         """Network output at ``distance [n]``, ``[heads, n]``, float32; float64 inside, because large terms cancel."""
-        x = exact(distance)
-        x = (x.sign() * x.abs().log1p() if self.log else x)[:, None]
+        x = exact(distance)[:, None]
+        if self.log:
+            x = x.sign() * x.abs().log1p()
         for number, layer in enumerate(self._linears()):
             x = linear(silu(x) if number else x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
         return x.T.float()

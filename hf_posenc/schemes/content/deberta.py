@@ -269,8 +269,11 @@ class DeBERTa(Scheme):
         """q_i · Kr[δ(i, j)], ``[batch, heads, n, key]``, for ``keys [kv_heads, rows of the table, head_dim]``."""
         batch, heads = block.query.shape[:2]
         if skew and distance.shape[1] > 1:
-            least = 0 if self.geometry.causal else None
-            row_of = lambda d: self.index(d if least is None else d.clamp(min=least)) - self.rows().start  # noqa: E731
+
+            def row_of(distance: Tensor) -> Tensor:
+                visible = distance.clamp(min=0) if self.geometry.causal else distance
+                return self.index(visible) - self.rows().start
+
             return skewed(block.query, keys.repeat_interleave(heads // len(keys), 0), row_of, block)
         index = self.index(distance) - self.rows().start
         by_row = products(block.query, keys[None])  # [batch, heads, n, rows of the table]

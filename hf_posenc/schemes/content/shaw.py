@@ -23,13 +23,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import Block, BlockBias, ValueBias
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.bias.distances import (
-    clipped,
-    key_scores,
-    near_and_far,
-    query_scores,
-    skewed,
-)
+from hf_posenc.schemes.bias.distances import clipped, key_scores, near_and_far, query_scores, skewed
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.weights import TableWeights

@@ -61,9 +61,8 @@ class DroPE(Scheme):
             )
         self.softmax_scale = softmax_scale
         self.shared = qk_norm == "off"
-        self.idle = frozenset({"prepare"} if qk_norm == "off" else ()) | (
-            {"logit_scale"} if softmax_scale == 1 else set()
-        )
+        unused = {"prepare": qk_norm == "off", "logit_scale": softmax_scale == 1}
+        self.idle = frozenset(hook for hook, is_unused in unused.items() if is_unused)
         self.query_norm = nn.RMSNorm(geometry.heads * geometry.head_dim, EPS) if "q" in qk_norm else None
         self.key_norm = nn.RMSNorm(geometry.kv_heads * geometry.head_dim, EPS) if "k" in qk_norm else None
 

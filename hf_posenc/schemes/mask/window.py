@@ -12,12 +12,7 @@ from __future__ import annotations
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.regions import (
-    EVERYTHING,
-    ONE_REGION,
-    Band,
-    Region,
-)
+from hf_posenc.core.regions import EVERYTHING, ONE_REGION, Band, Region
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import NotNegativeInt, PositiveInt
 from hf_posenc.schemes.registry import register_scheme

@@ -21,6 +21,7 @@ via Plug-and-Play Positional Encoding", arXiv:2403.04797, section 3; github.com/
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -65,9 +66,9 @@ class MsPoE(Scheme):
             raise OptionOutOfRange(f"r_min ≤ r_max must hold, got {r_min:g} and {r_max:g}. The paper has 1.2 and 1.8.")
         heads = geometry.heads
         step = (r_max - r_min) / max(heads - 1, 1)
-        listed: Sequence[int | Order] = range(heads) if order is None else order
-        orders = [list(item) for item in listed if not isinstance(item, int)]
-        orders = orders or [[item for item in listed if isinstance(item, int)]]
+        orders: Any = [range(heads)] if order is None else order
+        if all(isinstance(item, int) for item in orders):
+            orders = [orders]
         if any(sorted(item) != list(range(heads)) for item in orders) or len(orders) not in (1, geometry.layers):
             raise OptionOutOfRange(
                 f"order must have each of the head numbers 0 … {heads - 1} once, or a list with them for each of the "

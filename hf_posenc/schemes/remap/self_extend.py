@@ -11,7 +11,6 @@ Jin et al. 2024, "LLM Maybe LongLM", arXiv:2401.01325, section 3.2; github.com/d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -65,7 +64,7 @@ class SelfExtend(Remap):
                 f"group {self.group} with window {self.window} reaches {reach} tokens, but the target length is "
                 f"{target}. Use a group of at least {smallest}, or a smaller window."
             )
-        self.shift = SHIFTS[floor](self.window, self.group)
+        self.shift = self.window - (self.window // self.group if floor == "paper" else self.window / self.group)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """Near keys at their true distance; far keys by group number, with queries shifted to the window's edge."""
@@ -79,9 +78,3 @@ class SelfExtend(Remap):
     def shifted(self, positions: Tensor) -> Tensor:
         """Position of the query of a far key."""
         return self.grouped(positions) + self.shift
-
-
-SHIFTS: dict[str, Callable[[int, int], int | float]] = {
-    "paper": lambda window, group: window - window // group,
-    "float": lambda window, group: window - window / group,
-}

@@ -74,7 +74,8 @@ class DynamicYarn(RotationByLength):
 
     def row_scale(self, ctx: PositionContext) -> Tensor | None:
         """(0.1 ln s + 1)² of each query, ``[batch or 1, 1, query]``, float32; None if all are known to be 1."""
-        first, trained = ctx.first if ctx.causal and not is_traced() else None, self.geometry.trained_length
+        trained = self.geometry.trained_length
+        first = ctx.first if ctx.causal and not is_traced() else None
         if first is not None and first + ctx.query_positions.shape[1] <= trained:
             return None
         key = ("dynamic_yarn", trained, self.granularity)

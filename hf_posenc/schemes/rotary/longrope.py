@@ -31,12 +31,7 @@ from hf_posenc.core.regions import ONE_REGION, Band, Region
 from hf_posenc.core.terms import RowRotation
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange
 from hf_posenc.schemes.absolute.text_length import text_lengths
-from hf_posenc.schemes.options import (
-    AtLeastOne,
-    Base,
-    NotNegativeInt,
-    Positive,
-)
+from hf_posenc.schemes.options import AtLeastOne, Base, NotNegativeInt, Positive
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.rotary import Rotary, own_within_trained
 from hf_posenc.schemes.rotary.yarn import NTKByParts

@@ -21,12 +21,7 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from hf_posenc.core.geometry import (
-    Geometry,
-    Layout,
-    Rotation,
-    geometric,
-)
+from hf_posenc.core.geometry import Geometry, Layout, Rotation, geometric
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import Base, NotNegativeInt, PositiveInt

@@ -18,12 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.constants import exact_dtype
-from hf_posenc.core.geometry import (
-    Geometry,
-    Layout,
-    Rotation,
-    geometric,
-)
+from hf_posenc.core.geometry import Geometry, Layout, Rotation, geometric
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import Base, PositiveInt
@@ -59,7 +54,8 @@ class Rotary(Scheme):
                 f"base is {base:g}, but this scheme stretches the frequencies that the model has. Leave base out, or "
                 "leave host out of the composition."
             )
-        self.base = base if base is not None else rotary.base if rotary else 10_000.0
+        own = rotary.base if rotary else 10_000.0
+        self.base = own if base is None else base
         self.layout: Layout = layout or (rotary.rotation.layout if rotary else "half")
         self.dims = geometry.rotary_dim if dims is None else dims
 

@@ -130,9 +130,8 @@ class Yarn(NTKByParts):
                 f"attention_factor {attention_factor:g} and mscale {mscale:g} both set the scale of logits. "
                 "Give one of them."
             )
-        self.attention_factor = attention_factor or self.temperature(mscale or 1.0) / self.temperature(
-            mscale_all_dim or 0.0
-        )
+        by_mscale = self.temperature(mscale or 1.0) / self.temperature(mscale_all_dim or 0.0)
+        self.attention_factor = attention_factor or by_mscale
         in_softmax = geometry.rotary is not None and geometry.rotary.scales_softmax
         self.mscale_in_softmax = mscale_all_dim if in_softmax else None
 

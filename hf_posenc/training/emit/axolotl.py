@@ -12,14 +12,15 @@ def settings(run: Run) -> dict[str, Any]:
     training = run.training
     return {
         "base_model": run.model,
-        **({"overrides_of_model_config": dict(run.config)} if run.config else {}),
+        "overrides_of_model_config": dict(run.config) or None,
         "datasets": [{"path": DATA, "ds_type": "json", "type": "completion", "field": "text"}],
         "sequence_len": training.length,
         "sample_packing": training.packing == "separate",
         "chunked_cross_entropy": training.chunked_loss is not False,
-        **(adapter(run) if run.modules else {}),
+        **adapter(run),
         "output_dir": OUTPUT,
-        **({"num_epochs": training.epochs} if training.steps is None else {"max_steps": training.steps}),
+        "num_epochs": training.epochs,
+        "max_steps": training.steps,
         "micro_batch_size": training.batch,
         "gradient_accumulation_steps": training.accumulate,
         "optimizer": "adamw_torch",
@@ -37,12 +38,12 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """Return the settings of LoRA, or of QLoRA."""
-    return {
-        "adapter": "qlora" if run.four_bit else "lora",
-        **({"load_in_4bit": True} if run.four_bit else {}),
-        **run.lora,
-    }
+    """Return the settings of LoRA, or of QLoRA; none for full fine-tuning."""
+    if not run.modules:
+        return {}
+    if run.four_bit:
+        return {"adapter": "qlora", "load_in_4bit": True, **run.lora}
+    return {"adapter": "lora", **run.lora}
 
 
 AXOLOTL = Framework(

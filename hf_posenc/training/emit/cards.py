@@ -31,11 +31,7 @@ def unit_of(cards: int) -> int:
 
 
 def check_cards(model: PreTrainedModel, training: Training, cards: int, *, four_bit: bool) -> None:
-    """Check that several cards can share the rows of a run.
-
-    Raises:
-        TrainingImpossible: the scheme or a setting needs whole rows.
-    """
+    """Refuse cards that share rows if the scheme or a setting needs whole rows."""
     schemes = schemes_of_base(base_model_of(model)[0]) if is_patched(model) else []
     refused = next((scheme.shown_name for scheme in schemes if not supports_context_parallel(scheme)), None)
     if refused is not None:

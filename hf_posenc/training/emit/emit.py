@@ -109,17 +109,18 @@ def emit_run(
         documents = texts_of(TextSource.of_texts("texts", texts).documents())
         records = ({"text": text} for text in documents)
     plain = plain_form(model)
-    config = entries_of(plain, name) if chosen.takes_config and plain is not None and name is not None else None
     restored = plain is None
+    source, config = CHECKPOINT, None
+    if chosen.takes_config and plain is not None and name is not None:
+        config = entries_of(plain, name)
+        source = CHECKPOINT if config is None else from_anywhere(name)
     target = folder_to_write(out)
-    check_not_taken(
-        Path(target), (chosen.file, DATA, CHECKPOINT, SCRIPT, ACCELERATE, *chosen.more), (chosen.file, DATA)
-    )
+    written = (chosen.file, DATA, CHECKPOINT, SCRIPT, ACCELERATE, *chosen.more)
+    check_not_taken(Path(target), written, (chosen.file, DATA))
     with staged(target) as folder:
         write_records(folder / DATA, records)
         if config is None:
             write_checkpoint(model, tokenizer, folder / CHECKPOINT, plain=not restored)
-        source = CHECKPOINT if config is None or name is None else from_anywhere(name)
         run = replace(run_of(model, training, source, config or {}, four_bit=four_bit), cards=cards)
         write_yaml(folder / chosen.file, chosen.settings(run))
         if cards > 1:
@@ -133,11 +134,7 @@ def emit_run(
 
 
 def framework_of(name: str) -> Framework:
-    """Return the framework called ``name``.
-
-    Raises:
-        WrongKind: there is no such framework.
-    """
+    """Return the framework called ``name``, or raise `WrongKind`."""
     if name not in FRAMEWORKS:
         raise WrongKind(f"{shown(name)} is no framework.{nearest(name, FRAMEWORKS)} Choose {', '.join(FRAMEWORKS)}.")
     return FRAMEWORKS[name]
@@ -220,8 +217,9 @@ def write_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
 
 
 def write_yaml(file: Path, settings: dict[str, Any]) -> None:
-    """Write settings as YAML, in their order."""
-    file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    """Write the settings that are not None as YAML, in their order."""
+    written = {name: value for name, value in settings.items() if value is not None}
+    file.write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
 
 
 def script_of(framework: Framework) -> str:

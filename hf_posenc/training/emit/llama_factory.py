@@ -20,14 +20,14 @@ def settings(run: Run) -> dict[str, Any]:
         "stage": "pt",
         "do_train": True,
         "model_name_or_path": run.model,
-        **({"quantization_bit": 4} if run.four_bit else {}),
+        "quantization_bit": 4 if run.four_bit else None,
         "dataset_dir": ".",
         "dataset": NAME,
         "template": "default",
         "cutoff_len": training.length,
         "packing": True,
         "neat_packing": training.packing == "separate",
-        **(adapter(run) if run.modules else {"finetuning_type": "full"}),
+        **adapter(run),
         "output_dir": OUTPUT,
         **training.arguments,
         "disable_gradient_checkpointing": not training.gradient_checkpointing,
@@ -36,14 +36,16 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def adapter(run: Run) -> dict[str, Any]:
-    """Return the settings of LoRA."""
+    """Return the settings of LoRA, or of full fine-tuning."""
+    if not run.modules:
+        return {"finetuning_type": "full"}
     return {
         "finetuning_type": "lora",
         "lora_rank": run.training.rank,
         "lora_alpha": run.alpha,
         "lora_dropout": 0.0,
         "lora_target": ",".join(run.modules),
-        **({"additional_target": ",".join(run.whole)} if run.whole else {}),
+        "additional_target": ",".join(run.whole) or None,
     }
 
 

@@ -54,13 +54,15 @@ class Run:
 
     @property
     def lora(self) -> dict[str, Any]:
-        """Settings of LoRA, by the names that TRL and Axolotl give them."""
+        """Settings of LoRA, by the names that TRL and Axolotl give them; none for full fine-tuning."""
+        if not self.modules:
+            return {}
         return {
             "lora_r": self.training.rank,
             "lora_alpha": self.alpha,
             "lora_dropout": 0.0,
             "lora_target_modules": list(self.modules),
-            **({"lora_modules_to_save": list(self.whole)} if self.whole else {}),
+            "lora_modules_to_save": list(self.whole) or None,
         }
 
 
@@ -71,7 +73,7 @@ class Framework:
     Attributes:
         title: name of the framework, as its authors write it.
         file: name of the file that its command reads.
-        settings: function from a run to the content of that file.
+        settings: function from a run to the content of that file; values of None are left out.
         takes_config: whether the file can replace entries of the checkpoint's configuration.
         command: command that starts the run; the name of the file follows it.
         script: the same in Python, run after `enable_auto`.

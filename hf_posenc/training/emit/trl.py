@@ -17,14 +17,15 @@ def settings(run: Run) -> dict[str, Any]:
     training = run.training
     return {
         "model_name_or_path": run.model,
-        **({"model_init_kwargs": dict(run.config)} if run.config else {}),
+        "model_init_kwargs": dict(run.config) or None,
         "dtype": run.dtype,
-        **({"load_in_4bit": True} if run.four_bit else {}),
+        "load_in_4bit": True if run.four_bit else None,
         "datasets": [{"path": "json", "data_files": DATA}],
         "max_length": training.length,
-        **(texts(run) if run.cards == 1 else {"packing": False}),
-        **({"loss_type": "nll"} if training.chunked_loss is False else {}),
-        **({"use_peft": True, **run.lora} if run.modules else {}),
+        **texts(run),
+        "loss_type": "nll" if training.chunked_loss is False else None,
+        "use_peft": True if run.modules else None,
+        **run.lora,
         "output_dir": OUTPUT,
         **training.arguments,
         "bf16": training.bf16 or run.cards > 1,
@@ -34,6 +35,8 @@ def settings(run: Run) -> dict[str, Any]:
 
 def texts(run: Run) -> dict[str, Any]:
     """Return the settings with which TRL packs documents; if cards share rows, the rows are packed here."""
+    if run.cards > 1:
+        return {"packing": False}
     return {"dataset_text_field": "text", "packing": True, "packing_strategy": PACKING[run.training.packing]}
 
 

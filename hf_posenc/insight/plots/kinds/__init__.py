@@ -17,11 +17,7 @@ def list_plots() -> list[Plot]:
 
 
 def plot_of(name: str) -> Plot:
-    """Return the plot with that name.
-
-    Raises:
-        UnknownPlot: there is none.
-    """
+    """Return the plot with that name, or raise `UnknownPlot`."""
     known = {plot.name: plot for plot in list_plots()}
     if name not in known:
         raise UnknownPlot(f"There is no plot {name!r}.{nearest(name, known)} `hf-posenc show --list` lists them.")

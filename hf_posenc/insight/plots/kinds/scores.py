@@ -25,8 +25,8 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
         return {"score": codes.gram(target, length)}
     scores = pair_scores.scores(pair_scores.call_of(target, length))[0]
     head = view.heads(len(scores), 1)[0]
-    differ = not scores.allclose(scores[:1], equal_nan=True)
-    return {"score": scores[head]} | ({"head": head} if differ else {})
+    alike = scores.allclose(scores[:1], equal_nan=True)
+    return {"score": scores[head]} if alike else {"score": scores[head], "head": head}
 
 
 class OfScores(Plot):
@@ -101,7 +101,5 @@ class Temperature(Lines):
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         factors = pair_scores.temperatures(target, view.length or self.length(target))
         head = min(view.heads(target.geometry.heads, 1)[0], len(factors) - 1)
-        differ = not factors.allclose(factors[:1])
-        return {"distance": torch.arange(factors.shape[1]), "factor": factors[head]} | (
-            {"head": head} if differ else {}
-        )
+        numbers = {"distance": torch.arange(factors.shape[1]), "factor": factors[head]}
+        return numbers if factors.allclose(factors[:1]) else numbers | {"head": head}
