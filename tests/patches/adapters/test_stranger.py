@@ -123,12 +123,15 @@ MISTAKES: dict[str, Any] = {
     "no mask of a padded text": lambda: [without("mask")],
     "no hidden states": lambda: [attention(forward=without_hidden)],
     "no KV cache in a call": lambda: [without("past_key_values")],
-    "whose dropped is 'missing'": lambda: [attention(dropout_name="dropped")],
+    "whose dropped is missing": lambda: [attention(dropout_name="dropped")],
     "is_causal of Patched": lambda: [attention(is_causal=False)],
     "have the same layer_idx": lambda: [stranger.TinyAdapter, OneNumber],
     r"blocks.1.attention\) have": lambda: [attention(layer_idx=property(lambda self: 0))],
-    "is_causal is 'missing'": lambda: [attention(is_causal=property(lambda self: self.nothing))],
-    "config is 'missing'": lambda: [attention(config=property(lambda self: self.nothing))],
+    "is_causal is missing": lambda: [attention(is_causal=property(lambda self: self.nothing))],
+    "dropped is missing and whose is_causal is missing": lambda: [
+        attention(dropout_name="dropped", is_causal=property(lambda self: self.nothing))
+    ],
+    "config is missing": lambda: [attention(config=property(lambda self: self.nothing))],
     "host_eager is <bound method": lambda: [attention(host_eager=lambda *_: None)],
     "own positions than before": lambda: [adapter(geometry=wrong_rotation)],
     "fails in swaps": lambda: [adapter(swaps=lambda self, base, scheme: None)],
