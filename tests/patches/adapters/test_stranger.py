@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, DynamicCache
 
-from hf_posenc import from_pretrained, patch_model
+from hf_posenc import check_scheme, from_pretrained, patch_model
 from hf_posenc.errors import PosEncError
 from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
 from hf_posenc.patches import registry
@@ -63,6 +63,18 @@ def test_a_class_registered_with_an_auto_class_is_loaded(tmp_path: Path) -> None
     model, ids = patched(stranger.TinyAdapter), torch.arange(6)[None]
     model.save_pretrained(tmp_path)
     assert torch.equal(from_pretrained(tmp_path)(ids).last_hidden_state, model(ids).last_hidden_state)
+
+
+def test_a_check_of_what_the_model_lacks_does_not_fail() -> None:
+    """Its configuration has no RoPE parameters and no vocabulary size, and its attention returns no weights."""
+    torch.manual_seed(0)
+    register_adapter("tiny_stranger")(stranger.TinyAdapter)
+    model = stranger.TinyModel(stranger.TinyConfig())
+    exported, distance = check_scheme(model, "yarn", factor=4, checks=["native_export", "distance"])
+    assert not exported.failed, exported
+    assert "reads no RoPE type" in exported.where
+    assert not distance.failed, distance
+    assert "returns no weights" in distance.where
 
 
 class NoKeywords(stranger.TinyModel):
