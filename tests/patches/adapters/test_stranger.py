@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, DynamicCache
+from transformers import AutoConfig, AutoModel, DynamicCache, GPT2Config, GPT2Model
+from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 
 from hf_posenc import check_scheme, from_pretrained, patch_model
 from hf_posenc.errors import PosEncError
 from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
 from hf_posenc.patches import registry
+from hf_posenc.patches.gpt2 import GPT2Adapter, PatchedGPT2Attention
 
 from . import stranger
 
@@ -156,3 +158,24 @@ MISTAKES: dict[str, Any] = {
 def test_what_is_left_out_is_named(named: str) -> None:
     with pytest.raises(PosEncError, match=named):
         patched(*MISTAKES[named]())
+
+
+class TableConfig(GPT2Config):
+    model_type = "tiny_stranger"
+
+
+def with_table(**members: Any) -> Any:
+    torch.manual_seed(0)
+    register_adapter("tiny_stranger")(type("Own", (GPT2Adapter,), members))
+    model = GPT2Model(TableConfig(n_embd=32, n_head=4, n_layer=2, n_positions=32, vocab_size=50))
+    return patch_model(model.eval(), "alibi", layers={"1": "none"})
+
+
+def test_an_adapter_for_a_position_table_is_checked_too() -> None:
+    unscaled = property(lambda self: 1.0, lambda self, value: None)
+    attention = type("Unscaled", (PatchedGPT2Attention,), {"scaling": unscaled})
+    assert with_table(), "control: GPT-2's own adapter"
+    with pytest.raises(PosEncError, match=r"correct geometry .* scaling, swaps"):
+        with_table(attention={GPT2Attention: attention})
+    with pytest.raises(PosEncError, match="table = None, and the position table has rows for 32"):
+        with_table(geometry=lambda *given, **lengths: replace(GPT2Adapter.geometry(*given, **lengths), table=None))
