@@ -98,7 +98,8 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
             raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {ours}.")
         if PATH.search(name):
             raise BadComparison(
-                f"There is no task {name!r}, which is a path. Name the task, and set include_path to its folder."
+                f"There is no task {name!r}, which is a path. Name the task, and set include_path to its folder "
+                f"(--set include_path={Path(name).parent})."
             )
     if all(map(task_folder, others)):
         return
@@ -108,7 +109,8 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
             longer = sorted(task for task in known if task.endswith(f"_{name}"))[:3]
             hint = f" Did you mean {' or '.join(map(repr, longer))}?" if longer else nearest(name, known)
             raise BadComparison(
-                f"There is no task {name!r}.{hint} `lm_eval ls tasks` shows all; include_path names a folder of more."
+                f"There is no task {name!r}.{hint} `lm_eval ls tasks` shows all; include_path names a folder of more "
+                "(--set include_path=FOLDER)."
             )
 
 

@@ -115,12 +115,11 @@ def check_members(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None
             del kinds[one.dropout_name]
         if geometry.causal:  # the KV cache is indexed by it
             kinds["layer_idx"] = int
-        lacking = [name for name, kind in kinds.items() if not isinstance(getattr(one, name, None), kind)]
-        for name in lacking:
-            happened = f"patches with {type(one).__name__}, whose {name} is {shown(getattr(one, name, 'missing'))}"
-            refuse(
-                type(adapter), happened, f"Define {name} (docs/add-model.md), or name the attribute that replaces it"
-            )
+        if lacking := [name for name, kind in kinds.items() if not isinstance(getattr(one, name, None), kind)]:
+            found = (f"{name} is {shown(getattr(one, name)) if hasattr(one, name) else 'missing'}" for name in lacking)
+            happened = f"patches with {type(one).__name__}, whose {' and whose '.join(found)}"
+            names = " and ".join(lacking)
+            refuse(type(adapter), happened, f"Define {names} (docs/add-model.md), or name what replaces it")
         if one.is_causal is not bool(geometry.causal):
             happened = f"has a geometry with causal = {geometry.causal}, and is_causal of {type(one).__name__} is not"
             refuse(type(adapter), happened, "Correct one of them")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -137,7 +137,7 @@ def probed(adapter: Adapter, base: nn.Module, hidden: Tensor, positions: Tensor,
     return out
 
 
-def refuse(cls: type[Adapter], happened: str, remedy: str) -> None:
+def refuse(cls: type[Adapter], happened: str, remedy: str) -> NoReturn:
     """Raise the error about an adapter's class."""
     raise AdapterInvalid(f"The adapter {cls.__name__} {happened}. {remedy}.")
 

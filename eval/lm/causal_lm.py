@@ -113,7 +113,8 @@ class PosEncLM(Scorer):
     def _create_tokenizer(self, pretrained: Any, tokenizer: Any, **loading: Any) -> None:
         """Load the tokenizer; the error for a missing or damaged one names its folder."""
         name = tokenizer or pretrained
-        with explained_errors(name if isinstance(name, str) else getattr(name, "name_or_path", "")):
+        folder = name if isinstance(name, str) else getattr(name, "name_or_path", "")
+        with explained_errors(folder, part="tokenizer of"):
             super()._create_tokenizer(pretrained, tokenizer, **loading)
 
     def _create_model(self, pretrained: str, *, peft: str | None = None, **loading: Any) -> None:

@@ -14,6 +14,8 @@ from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
 from hf_posenc.patching.text_limits import is_cut, is_unstated
 
+TOKENIZER_FILE = "tokenizer.json"
+
 
 def load_tokenizer(name: str, **kwargs: Any) -> Any:
     """Load the tokenizer of a model, without remote code.
@@ -30,7 +32,7 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
     scheme = None
     if (checkpoint := patched_checkpoint(name)) is not None:
         scheme, kwargs["config"] = checkpoint.model_scheme, checkpoint.hf_config()
-    with explained_errors(name):
+    with explained_errors(name, part="tokenizer of"):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **kwargs)
     limit = tokenizer.model_max_length
     if scheme is not None and (is_cut(limit, scheme) or is_unstated(limit, scheme)):
@@ -56,8 +58,16 @@ def tokenizer_of(named: ModelName) -> Any:
 
 
 def tokenizer_found(named: ModelName) -> Any | None:
-    """The tokenizer of a model, or None."""
+    """The tokenizer of a model, or None.
+
+    Raises:
+        CheckpointMismatch: its folder has a ``tokenizer.json``, which cannot be read.
+    """
     try:
         return tokenizer_of(named)
-    except (CheckpointMismatch, MissingPackage, ModelNotFound):
-        return None
+    except CheckpointMismatch:
+        if (Path(named.tokenizer) / TOKENIZER_FILE).is_file():
+            raise
+    except (MissingPackage, ModelNotFound):
+        pass
+    return None

@@ -60,6 +60,7 @@ class Case:
         geometry = adapter.geometry(config, trained_length=self.trained_length, target_length=self.trained_length)
         self.geometry = geometry
         self.causal, self.table, self.rotary = geometry.causal, geometry.table, geometry.rotary
+        self.rope_parameters = getattr(config, "rope_parameters", None)
 
     @property
     def model_name(self) -> str:

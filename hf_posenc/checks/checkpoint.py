@@ -44,8 +44,8 @@ def native_export_equals_patched(case: Case) -> Measured:
 
     RoPE types that depend on the text length are compared at the trained length.
     """
-    if case.rotary is None:
-        return 0.0, "no token: the unpatched model has no RoPE"
+    if case.rotary is None or case.rope_parameters is None:
+        return 0.0, "no token: the unpatched model has no RoPE, or reads no RoPE type"
     with case.patched() as model, TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", OnlyWithinTrainedLength)
         try:

@@ -58,14 +58,16 @@ def positions_change_outputs(case: Case) -> Measured:
 
 @register_check("identity")
 def unchanged_where_promised(case: Case) -> Measured:
-    """Tokens below ``unchanged_below``, or all if the patch's verdict is ``identity``, equal the unpatched model's.
+    """Tokens below ``unchanged_below`` equal the unpatched model's; all up to the target length in an ``identity``.
 
-    A learned scheme that starts as an identity is measured with its initial parameters.
+    A learned scheme whose patch has that verdict is measured with its initial parameters.
     """
     with case.patched() as model:
         length = case.clip_length_unpatched(case.clip_length(4 * case.trained_length, model))
-        identity = describe(model).proof.verdict == "identity"
+        report = describe(model)
+        identity = report.proof.verdict == "identity"
         if identity:
+            length = min(length, report.target_length)  # beyond it, a window hides keys and dynamic scalings begin
             reset_learned_parameters(model)
         unchanged = length if identity else min(scheme_of(model).unchanged_below, length)
         if unchanged == 0:

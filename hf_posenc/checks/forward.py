@@ -19,7 +19,8 @@ from hf_posenc.patching.state import base_model_of
 def random_tokens(model: nn.Module, length: int, rows: int = 1, seed: int = 0) -> Tensor:
     """Random token ids ``[row, token]``, equal for equal arguments."""
     generator = torch.Generator().manual_seed(seed)
-    vocabulary = config_of(model).vocab_size
+    base: Any = base_model_of(model)[0]
+    vocabulary = getattr(base.config, "vocab_size", None) or base.get_input_embeddings().num_embeddings
     return torch.randint(3, vocabulary, (rows, length), generator=generator).to(next(model.parameters()).device)
 
 

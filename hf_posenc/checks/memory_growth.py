@@ -28,7 +28,7 @@ SHORT, LONG = 400, 800  # tokens: longer than a block of queries, and no size of
 MAX_GROWTH = 2.1
 
 
-@register_check("memory_growth", slow=True)
+@register_check("memory_growth", needs=("supports_sdpa",), slow=True)
 def memory_is_linear(case: Case) -> Measured:
     """Twice the sequence length takes at most 2.1 times the memory, and no tensor has two axes of that length.
 

@@ -66,6 +66,8 @@ def equal_distances_score_equally(case: Case) -> Measured:
             return 0.0, "no token: the scheme does not claim that only distances matter"
         with attention_backend(model, "eager"):
             weights = first_layer_weights(model, tokens)
+    if weights is None:
+        return 0.0, "no token: the model's own attention returns no weights"
     value, distance = _largest_spread(weights[0].double().log(), causal=case.causal)
     return value, f"distance {distance}"
 
@@ -105,12 +107,12 @@ def missing_effect(model: PreTrainedModel, tokens: Tensor, unshifted: Tensor, st
     return math.inf, "no token: absolute positions have no effect"
 
 
-def first_layer_weights(model: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """Attention weights of the first layer, ``[row, heads, token, token]``.
+def first_layer_weights(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
+    """Attention weights of the first layer, ``[row, heads, token, token]``; None if its attention returns none.
 
     Recorded in ``attend``: for ``output_attentions`` transformers would leave hooks on the model.
     """
-    recorded: list[Tensor] = []
+    recorded: list[Tensor | None] = []
 
     def attend(own: Any, layer: PatchedAttention, *call: Any, host: dict[str, Any], **keywords: Any) -> AttentionOutput:
         # Models with a single backend return weights only on this request.

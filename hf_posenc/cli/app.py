@@ -23,6 +23,7 @@ from hf_posenc.cli.commands.info import env, info, list_command
 from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.global_options import DEBUG, IMPORT, BadArgument
+from hf_posenc.errors import UnknownOption
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "list": list_command, "info": info, "show": show, "advise": advise, "check": check, "eval": evaluate,
@@ -104,6 +105,15 @@ class Command(TyperCommand):
             if hasattr(error, "possibilities") and any("--set" in parameter.opts for parameter in self.params):
                 setting = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
                 error.possibilities = [*(error.possibilities or ()), f"--set {setting}=VALUE"]
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; the error about an unknown option names the file that may hold it."""
+        try:
+            return super().invoke(ctx)
+        except UnknownOption as error:
+            if (file := ctx.params.get("config")) is not None:
+                error.args = (f"{error} Options also come from --config {file}.",)
             raise
 
 

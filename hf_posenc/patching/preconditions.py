@@ -26,7 +26,7 @@ from hf_posenc.patches.general.base_model import embeds_tokens
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA
 from hf_posenc.patches.try_adapter import is_third_party
-from hf_posenc.patches.validate_adapter import explained_swaps
+from hf_posenc.patches.validate_adapter import explained_swaps, refuse
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
 from hf_posenc.patching.offloading import has_foreign_forward
@@ -156,7 +156,10 @@ def check_tables(patch: Patch) -> None:
             check_own_table(name, module, base)
     rows = min((table.num_embeddings - first.get(id(table), 0) for table in tables), default=expected)
     if rows != expected:
-        stated = base.config.max_position_embeddings
+        stated = getattr(base.config, "max_position_embeddings", None)
+        if stated is None or expected is None:
+            happened = f"has a geometry with table = {expected}, and the position table has rows for {rows}"
+            refuse(type(adapter), happened, "Pass that number")
         raise HostConfigInvalid(
             f"max_position_embeddings of this {type(base).__name__} is {stated}, which gives {expected} positions, and "
             f"its position table has rows for {rows}. Set it to {stated + rows - expected}."

@@ -134,25 +134,27 @@ class EffectProbe:
 
         The patched layer, given the positions of the geometry, must compute what the unpatched layer computed.
         """
-        attention, (before, nudged), geometry = self.attentions[layer], self.unpatched[layer], self.geometry
-        adds_code = geometry.table is not None or has_any(attention.scheme, ["embed"])  # before the first layer
-        if adds_code or self.adapter.scaled_already(self.base.config) is not None:
+        (before, nudged), geometry = self.unpatched[layer], self.geometry
+        if self.adapter.scaled_already(self.base.config) is not None:
             return
         own = self.adapter.own_positions(self.base, geometry.of_layer(layer), layer).to(before.device)
-        scheme = attention._modules.get("posenc")
-        attention._modules["posenc"] = own
+        readers = {self.attentions[0], self.attentions[layer]}  # a position table asks the first
+        schemes = [(one, one._modules.get("posenc")) for one in readers]
         try:
+            for one, _ in schemes:
+                one._modules["posenc"] = own
             moved = relative_change(self.run(layer, SHARPENING[0], self.positions), before)
         finally:
-            del attention._modules["posenc"]
-            if scheme is not None:
-                attention._modules["posenc"] = scheme
+            for one, scheme in schemes:
+                del one._modules["posenc"]
+                if scheme is not None:
+                    one._modules["posenc"] = scheme
         angles = relative_change(nudged, before).cummax(0).values
         if bool((moved > (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype])).any()):
             raise AdapterInvalid(
                 f"Attention layer {layer} as {type(self.adapter).__name__} patches it has other outputs with the "
                 f"model's own positions than before, by {float(moved.max()):.1e}. In the adapter, correct geometry "
-                "(rotary, its frequencies and layout; slopes), swaps, probe, or the arguments of `attend`."
+                "(rotary, its frequencies and layout; slopes), scaling, swaps, probe, or the arguments of `attend`."
             )
 
     def verdict_of(self, layer: int, patch: Patch) -> Proof:
@@ -184,7 +186,7 @@ class EffectProbe:
             what = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the model's own"
             raise NoEffect(
                 f"Scheme {scheme.shown_name!r} was installed, but {what}. The model was restored; check its "
-                "weights, and report this if they are sound."
+                "weights and its adapter, and report this if they are sound."
             )
         if not moves:
             return Proof("identity", change)

@@ -189,7 +189,8 @@ def parts_of_spec(spec: SchemeSpec, *, listed: bool = False) -> Iterator[tuple[t
         for part in spec:
             yield from parts_of_spec(cast(Part, part), listed=True)
     else:
-        raise UnknownScheme(f'A scheme is a name, a list of names or a Scheme class, got {shown(spec)}. Try "yarn".')
+        kinds = "a name, a list of names or a class registered by @register_scheme"
+        raise UnknownScheme(f'A scheme is {kinds}, got {shown(spec)}. Register the class, or try "yarn".')
 
 
 def option_names_of(cls: type[Scheme]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,10 @@ from safetensors.torch import save
 import hf_posenc
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.tokenizer import tokenizer_of
+from hf_posenc.checkpoints.tokenizer import tokenizer_found, tokenizer_of
 from hf_posenc.checkpoints.validate import check_folder
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import PosEncError
+from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patching.config_guard import unguard
 from hf_posenc.patching.host_config import check_lengths_and_rotation
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar
@@ -143,6 +144,14 @@ def test_tokenizers_of_commands(file: str, content: str, saved: dict[str, Path],
     (tmp_path / file).write_text(content, encoding="utf-8")
     with pytest.raises(PosEncError):
         tokenizer_of(ModelName.of(tmp_path))
+
+
+def test_an_export_never_leaves_a_damaged_tokenizer_out(saved: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(saved["plain"], tmp_path / "model")
+    assert tokenizer_found(ModelName.of(folder)) is None, "control: it has none"
+    (folder / "tokenizer.json").write_text('{"version": ', encoding="utf-8")
+    with pytest.raises(CheckpointMismatch, match=r"The tokenizer of .* cannot be loaded"):
+        tokenizer_found(ModelName.of(folder))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from unittest import SkipTest
 
 import pytest
 import torch
+from transformers import BertPreTrainedModel
 
 from hf_posenc import checks, load_starter
 from hf_posenc.checks import CHECKS, Case
@@ -36,6 +37,17 @@ def test_a_check_that_does_not_apply_is_skipped_and_not_passed() -> None:
     with pytest.raises(SkipTest, match=r"Check causality does not apply to bert-alibi"):
         checks.assert_passes("causality", Case("bert", "alibi"))
     checks.assert_passes("causality", Case("gpt2", "alibi"))
+
+
+@pytest.mark.parametrize("scheme", ["window", "dynamic_ntk", "logn"])
+def test_a_patch_without_a_factor_is_an_identity_up_to_its_target_length(scheme: str) -> None:
+    checks.assert_passes("identity", Case("llama", scheme))
+
+
+def test_memory_of_a_model_without_sdpa_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {check.name for check in checks.applicable_checks(Case("bert", "alibi"))}
+    monkeypatch.setattr(BertPreTrainedModel, "_supports_sdpa", False)
+    assert measured - {check.name for check in checks.applicable_checks(Case("bert", "alibi"))} >= {"memory_growth"}
 
 
 @pytest.mark.slow

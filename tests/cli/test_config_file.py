@@ -75,3 +75,11 @@ def test_what_a_file_may_not_hold(
     assert "--set" not in answer.err, "nothing was set on the command line"
     assert not (tmp_path / "run").exists()
     assert call("finetune", "--config", str(tmp_path / "none.yaml")).code == 2
+
+
+def test_an_option_that_no_task_takes_is_named_with_its_file(call: Call, written: Callable[[Any], str]) -> None:
+    words = ("eval", "--model", "starter:llama", "--lengths", "128")
+    named = call(*words, "--config", written({"set": {"nonsense": 1}})).err
+    assert "'nonsense'" in named
+    assert "given.yaml" in named
+    assert "--config" not in call(*words, "--set", "nonsense=1").err, "control: from the command line"

@@ -108,7 +108,7 @@ def test_a_tokenizer_that_cannot_be_read_is_named_with_its_folder(folder, left: 
         (folder / "tokenizer_config.json").unlink()
     else:
         file.write_text(left)
-    with pytest.raises((CheckpointMismatch, InvalidInput), match=f"{folder}|unknown token"):
+    with pytest.raises((CheckpointMismatch, InvalidInput), match=f"The tokenizer of '{folder}|unknown token"):
         evaluate(str(folder), lengths=[64], tasks=["posenc_ppl"])
 
 

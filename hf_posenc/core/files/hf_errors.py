@@ -34,12 +34,13 @@ REASONS = {
 
 
 @contextmanager
-def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
+def explained_errors(name: str, options: Iterable[str] = (), *, part: str = "checkpoint") -> Iterator[None]:
     """Convert errors of transformers and safetensors while the checkpoint ``name`` is loaded.
 
     Args:
         name: name of the checkpoint.
         options: valid keywords, to suggest one for an unknown keyword.
+        part: what is loaded, for the message.
 
     Raises:
         ModelNotFound: the checkpoint is not found, or cannot be downloaded without a network.
@@ -54,10 +55,10 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
     except PosEncError:
         raise
     except Exception as error:
-        raise explanation(error, name, options) from error
+        raise explanation(error, name, options, part) from error
 
 
-def explanation(error: Exception, name: str, options: Iterable[str] = ()) -> PosEncError:
+def explanation(error: Exception, name: str, options: Iterable[str] = (), part: str = "checkpoint") -> PosEncError:
     """Error of this package that says why a checkpoint could not be loaded; arguments as in `explained_errors`."""
     reason = reason_of(error)
     if isinstance(error, ImportError):
@@ -85,7 +86,7 @@ def explanation(error: Exception, name: str, options: Iterable[str] = ()) -> Pos
             f"Check the name; while there is a network, `hf download {name}` fetches it."
         )
     return CheckpointMismatch(
-        f"The checkpoint {shown(name)} cannot be loaded: {type(error).__name__}: {reason}. "
+        f"The {part} {shown(name)} cannot be loaded: {type(error).__name__}: {reason}. "
         "Copy or save it again, or check the arguments of this call."
     )
 

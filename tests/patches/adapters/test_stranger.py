@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, DynamicCache
+from transformers import AutoConfig, AutoModel, DynamicCache, GPT2Config, GPT2Model
+from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 
-from hf_posenc import from_pretrained, patch_model
+from hf_posenc import check_scheme, from_pretrained, patch_model
 from hf_posenc.errors import PosEncError
 from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
 from hf_posenc.patches import registry
+from hf_posenc.patches.gpt2 import GPT2Adapter, PatchedGPT2Attention
 
 from . import stranger
 
@@ -63,6 +65,18 @@ def test_a_class_registered_with_an_auto_class_is_loaded(tmp_path: Path) -> None
     model, ids = patched(stranger.TinyAdapter), torch.arange(6)[None]
     model.save_pretrained(tmp_path)
     assert torch.equal(from_pretrained(tmp_path)(ids).last_hidden_state, model(ids).last_hidden_state)
+
+
+def test_a_check_of_what_the_model_lacks_does_not_fail() -> None:
+    """Its configuration has no RoPE parameters and no vocabulary size, and its attention returns no weights."""
+    torch.manual_seed(0)
+    register_adapter("tiny_stranger")(stranger.TinyAdapter)
+    model = stranger.TinyModel(stranger.TinyConfig())
+    exported, distance = check_scheme(model, "yarn", factor=4, checks=["native_export", "distance"])
+    assert not exported.failed, exported
+    assert "reads no RoPE type" in exported.where
+    assert not distance.failed, distance
+    assert "returns no weights" in distance.where
 
 
 class NoKeywords(stranger.TinyModel):
@@ -123,12 +137,15 @@ MISTAKES: dict[str, Any] = {
     "no mask of a padded text": lambda: [without("mask")],
     "no hidden states": lambda: [attention(forward=without_hidden)],
     "no KV cache in a call": lambda: [without("past_key_values")],
-    "whose dropped is 'missing'": lambda: [attention(dropout_name="dropped")],
+    "whose dropped is missing": lambda: [attention(dropout_name="dropped")],
     "is_causal of Patched": lambda: [attention(is_causal=False)],
     "have the same layer_idx": lambda: [stranger.TinyAdapter, OneNumber],
     r"blocks.1.attention\) have": lambda: [attention(layer_idx=property(lambda self: 0))],
-    "is_causal is 'missing'": lambda: [attention(is_causal=property(lambda self: self.nothing))],
-    "config is 'missing'": lambda: [attention(config=property(lambda self: self.nothing))],
+    "is_causal is missing": lambda: [attention(is_causal=property(lambda self: self.nothing))],
+    "dropped is missing and whose is_causal is missing": lambda: [
+        attention(dropout_name="dropped", is_causal=property(lambda self: self.nothing))
+    ],
+    "config is missing": lambda: [attention(config=property(lambda self: self.nothing))],
     "host_eager is <bound method": lambda: [attention(host_eager=lambda *_: None)],
     "own positions than before": lambda: [adapter(geometry=wrong_rotation)],
     "fails in swaps": lambda: [adapter(swaps=lambda self, base, scheme: None)],
@@ -141,3 +158,24 @@ MISTAKES: dict[str, Any] = {
 def test_what_is_left_out_is_named(named: str) -> None:
     with pytest.raises(PosEncError, match=named):
         patched(*MISTAKES[named]())
+
+
+class TableConfig(GPT2Config):
+    model_type = "tiny_stranger"
+
+
+def with_table(**members: Any) -> Any:
+    torch.manual_seed(0)
+    register_adapter("tiny_stranger")(type("Own", (GPT2Adapter,), members))
+    model = GPT2Model(TableConfig(n_embd=32, n_head=4, n_layer=2, n_positions=32, vocab_size=50))
+    return patch_model(model.eval(), "alibi", layers={"1": "none"})
+
+
+def test_an_adapter_for_a_position_table_is_checked_too() -> None:
+    unscaled = property(lambda self: 1.0, lambda self, value: None)
+    attention = type("Unscaled", (PatchedGPT2Attention,), {"scaling": unscaled})
+    assert with_table(), "control: GPT-2's own adapter"
+    with pytest.raises(PosEncError, match=r"correct geometry .* scaling, swaps"):
+        with_table(attention={GPT2Attention: attention})
+    with pytest.raises(PosEncError, match="table = None, and the position table has rows for 32"):
+        with_table(geometry=lambda *given, **lengths: replace(GPT2Adapter.geometry(*given, **lengths), table=None))
