@@ -118,35 +118,37 @@ def _reads_text_lengths(scheme: Scheme, causal: bool) -> bool:
 
 def _by_positions(call: ForwardCall) -> Tensor | None:
     """Number of each token's text. A text begins where positions begin again, or leave a gap in uncached calls."""
-    positions, coordinates, causal = call.position_ids, call.coordinates, call.causal
-    cached = _asks_for_cache(call) if causal else False
-    if positions is None and coordinates is None:
+    positions, coordinates = call.position_ids, call.coordinates
+    if not call.causal:  # encoders accept positions in any order, and transformers never separates texts by them
+        if positions is not None and coordinates is None and not is_traced():
+            _refuse_restart(positions)
         return None
+    cached = _asks_for_cache(call)
     if is_traced():  # values are unknown: without a cache, the mask of every call separates texts
-        separates = causal and cached is False and positions is not None
-        return _text_numbers(positions.diff(dim=-1) != 1) if separates else None
-    if coordinates is not None and not causal:  # patches of an image have any order
-        return None
+        if cached is not False or positions is None:
+            return None
+        return _text_numbers(positions.diff(dim=-1) != 1)
     if coordinates is not None:  # images leave gaps, but time never decreases within a text
-        again = borders = coordinates[..., 0].diff(dim=-1) < 0
+        restarts = borders = coordinates[..., 0].diff(dim=-1) < 0
     elif positions is None or in_steps_of_one(positions):
         return None
     else:
         steps = positions.diff(dim=-1)
-        again, borders = steps <= 0, steps != 1
-        if not causal:  # encoders accept positions in any order, and transformers never separates texts by them
-            again = positions[:, 1:] == positions[:, :1]
-    begins_again = bool(again.any())
-    if begins_again and not causal:
+        restarts, borders = steps <= 0, steps != 1
+    if not bool(restarts.any()):
+        return _text_numbers(borders) if cached is False and bool(borders.any()) else None
+    if cached:
+        raise MaskMismatch(f"position_ids restart within a row: a KV cache would mix its texts. {UNCACHED}")
+    return _text_numbers(borders)
+
+
+def _refuse_restart(positions: Tensor) -> None:
+    """Refuse positions ``[batch or 1, token]`` of an encoder that begin again within a row."""
+    if bool((positions[:, 1:] == positions[:, :1]).any()):
         raise MaskMismatch(
             "position_ids begin again within a row, but an encoder reads the row as one text. Pass an attention_mask "
             "[batch, 1, tokens, tokens] that separates the texts; or, for one text, a mask of ones."
         )
-    if begins_again and cached:
-        raise MaskMismatch(f"position_ids restart within a row: a KV cache would mix its texts. {UNCACHED}")
-    if not causal or (cached is not False and not begins_again) or not bool(borders.any()):
-        return None
-    return _text_numbers(borders)
 
 
 def _by_mask(call: ForwardCall, mask: Tensor, *, counts: bool) -> tuple[ForwardCall, Tensor | None]:
