@@ -50,7 +50,8 @@ def length_runs(
         rotation, seen = rotations.rotation_of(length), own.stop if causal else keys
         pieces: tuple[tuple[slice, bool], ...] = ((slice(0, seen), False),)
         if causal and rows.stop - rows.start > 1:
-            pieces = ((slice(0, own.start), False), (own, True))[own.start == 0 :]
+            before = slice(0, own.start)
+            pieces = ((before, False), (own, True)) if own.start > 0 else ((own, True),)
         yield LengthRun(rows, own, seen, rotation, table_from(rotation, first, seen, device), pieces)
 
 
