@@ -23,6 +23,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from hf_posenc.attention import custom_operator, dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
+from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.cache.key_layout import is_growing
 from hf_posenc.core.context import PositionContext
@@ -60,8 +61,8 @@ def engine_for(call: AttentionCall, backend: str, scheme: str, *, weights: bool)
     mask: Any = call.mask
     by_routes = backend == "sdpa" and not weights and (mask is None or isinstance(mask, Tensor))
     if call.at_read and not (by_routes and dispatch.rotates_keys_at_read(call)):
-        as_if_rotated = replace(call, at_read=())  # preparation reads only shapes of keys
-        compute_rotated = engine_for(as_if_rotated, backend, scheme, weights=weights)
+        # Preparation reads only shapes of keys.
+        compute_rotated = engine_for(replace(call, at_read=()), backend, scheme, weights=weights)
         return lambda unrotated: compute_rotated(unrotated.with_rotated_keys())
     if call.softcap is not None and backend not in ENGINE_BACKENDS:
         raise BackendCannotCarry(
@@ -80,15 +81,14 @@ def engine_for(call: AttentionCall, backend: str, scheme: str, *, weights: bool)
     seen = call.ctx.key_positions.shape[1]
     # A static cache has unwritten places. With gradients, views fix the order in which regions add their gradients.
     trim = call.key_length != seen or torch.is_grad_enabled()
-    if backend == "eager" or weights:
-        reference: Callable[[AttentionCall], tuple[Tensor, Tensor]] = length_rotation.attend_with_weights
-        if call.terms.row_rotation is None:
-            reference = dense_blocks.prepare_with_weights(with_first_keys(call, seen) if trim else call)
-        compute: ComputeCall = partial(_with_weights, reference)
+    example = with_first_keys(call, seen) if trim else call
+    if backend == "sdpa" and not weights:
+        compute: ComputeCall = partial(_by_route, custom_operator.prepare(example))
+    elif call.terms.row_rotation is None:
+        compute = partial(_with_weights, dense_blocks.prepare_with_weights(example))
     else:
-        prepared = custom_operator.prepare(with_first_keys(call, seen) if trim else call)
-        compute = lambda later: (prepared(later).transpose(1, 2), None)  # noqa: E731
-    return (lambda later: compute(with_first_keys(later, seen))) if trim else compute
+        compute = partial(_with_weights, length_rotation.attend_with_weights)
+    return (lambda untrimmed: compute(with_first_keys(untrimmed, seen))) if trim else compute
 
 
 def hide_outside_window(terms: Terms, window: int | None) -> Terms:
@@ -119,6 +119,11 @@ def refuse_static_cache(cache: Cache | None, layer: int | None, backend: str) ->
 def with_first_keys(call: AttentionCall, seen: int) -> AttentionCall:
     """The call with its first ``seen`` keys and values only."""
     return replace(call, keys=tuple(key[:, :, :seen] for key in call.keys), values=call.values[:, :, :seen])
+
+
+def _by_route(attend: Compute, call: AttentionCall) -> AttentionOutput:
+    """Mixed values ``[batch, query, heads, head_dim]``."""
+    return attend(call).transpose(1, 2), None
 
 
 def _with_weights(reference: Callable[[AttentionCall], tuple[Tensor, Tensor]], call: AttentionCall) -> AttentionOutput:
