@@ -64,12 +64,13 @@ def add_schemes(patch: Patch, attentions: Sequence[nn.Module]) -> None:
     dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # skips quantised weights
     shared = all(s is schemes[0] for s in schemes)
     offloads = offloads_of(patch.model)
-    owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
-    for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):  # a shared one is added once
+    if shared:  # it is added once
+        attentions, schemes = attentions[:1], schemes[:1]
+    for attention, scheme in zip(attentions, schemes, strict=True):
         device = computing_device(attention, offloads, around=base)
         if device.type != "meta":
             scheme.reset_parameters()  # in the order of the layers, so that a seed fixes the initial values
-        set_scheme(owner, scheme.to(device, dtype).train(base.training))
+        set_scheme(base if shared else attention, scheme.to(device, dtype).train(base.training))
         offload_beside(scheme, attention, offloads)
 
 
