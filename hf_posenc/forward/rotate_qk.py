@@ -62,9 +62,9 @@ def region_rotations(
         key_at: PositionMap | None = region.key_bands_at or region.key_at
         if rotation.axes is not None and region.bands == 0:
             query_at = key_at = None
-        query = key = table_of(scheme, ctx, rotation, (number, "query"), query_at, region.query_decay_steps)
+        query = key = cos_sin_of(scheme, ctx, rotation, (number, "query"), query_at, region.query_decay_steps)
         if key_ctx is not None or region.remaps or rotation.decay:
-            key = table_of(scheme, key_ctx or ctx, rotation, (number, "key"), key_at, region.key_decay_steps)
+            key = cos_sin_of(scheme, key_ctx or ctx, rotation, (number, "key"), key_at, region.key_decay_steps)
         # Keys at position 0 are neither rotated nor scaled, and stay as projected.
         leaves_zero_alone = rotation.amplitude == 1 and not rotation.decay and rotation.axes is None
         rotates_keys = region.key_at is not at_zero or not leaves_zero_alone
@@ -101,7 +101,7 @@ def rotate_regions(
     return tuple(queries), tuple(copies), v
 
 
-def table_of(
+def cos_sin_of(
     scheme: Scheme,
     ctx: PositionContext,
     rotation: Rotation,
