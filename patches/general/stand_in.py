@@ -135,19 +135,14 @@ def counters_of(layers: nn.ModuleList) -> set[str]:
 
 def settings_of(layer: nn.Module, counters: set[str]) -> tuple[Any, ...]:
     """Plain attribute values and parameter shapes of a layer's modules, without layer numbers and counters."""
-    return tuple(
-        (
-            name,
-            type(module).__name__,
-            tuple((weight.shape if weight is not None else None) for weight in module._parameters.values()),
-            tuple(
-                (key, value)
-                for key, value in vars(module).items()
-                if isinstance(value, SCALARS) and key not in OWN_NUMBER and (name or key not in counters)
-            ),
-        )
-        for name, module in layer.named_modules()
-    )
+    settings = []
+    for name, module in layer.named_modules():
+        shapes = tuple(None if weight is None else weight.shape for weight in module._parameters.values())
+        ignored = OWN_NUMBER if name else (*OWN_NUMBER, *counters)
+        plain = [(key, value) for key, value in vars(module).items() if isinstance(value, SCALARS)]
+        values = tuple((key, value) for key, value in plain if key not in ignored)
+        settings.append((name, type(module).__name__, shapes, values))
+    return tuple(settings)
 
 
 def fill_with_random_weights(model: nn.Module) -> None:
