@@ -115,12 +115,11 @@ def check_members(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None
             del kinds[one.dropout_name]
         if geometry.causal:  # the KV cache is indexed by it
             kinds["layer_idx"] = int
-        lacking = [name for name, kind in kinds.items() if not isinstance(getattr(one, name, None), kind)]
-        for name in lacking:
-            happened = f"patches with {type(one).__name__}, whose {name} is {shown(getattr(one, name, 'missing'))}"
-            refuse(
-                type(adapter), happened, f"Define {name} (docs/add-model.md), or name the attribute that replaces it"
-            )
+        for name, kind in kinds.items():
+            if not isinstance(value := getattr(one, name, "missing"), kind):
+                happened = f"patches with {type(one).__name__}, whose {name} is {shown(value)}"
+                remedy = f"Define {name} (docs/add-model.md), or name the attribute that replaces it"
+                refuse(type(adapter), happened, remedy)
         if one.is_causal is not bool(geometry.causal):
             happened = f"has a geometry with causal = {geometry.causal}, and is_causal of {type(one).__name__} is not"
             refuse(type(adapter), happened, "Correct one of them")

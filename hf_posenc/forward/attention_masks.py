@@ -95,7 +95,9 @@ def check_dropped_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
     Raises:
         MaskMismatch: a layer with a sliding window has dropped such keys.
     """
-    for layer in () if cache is None or mask.ndim != 4 else cache.layers:
+    if cache is None or mask.ndim != 4:
+        return
+    for layer in cache.layers:
         if not getattr(layer, "is_sliding", False):
             continue
         keys, dropped = layer.get_mask_sizes(length)

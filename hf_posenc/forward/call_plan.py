@@ -132,11 +132,11 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     by_scheme: dict[Scheme, CallPlan] = {}
     if isinstance(past, int) and not is_traced():
         evicts = cache is not None and EVICTS in cache.__dict__  # then masks depend on the window and chunk of a layer
+        eviction = (eviction_state(cache, layer.layer_idx), layer.window, layer.chunk) if evicts else None
         key = (
-            *(query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal),
-            torch.is_grad_enabled(),
-            (eviction_state(cache, layer.layer_idx), layer.window, layer.chunk) if evicts else None,
-        )
+            query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal,
+            torch.is_grad_enabled(), eviction,
+        )  # fmt: skip
         by_scheme = forward.plans.setdefault(key, {})
         if scheme in by_scheme:
             return by_scheme[scheme]

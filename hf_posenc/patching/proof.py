@@ -180,7 +180,7 @@ class EffectProbe:
             moves = bool((moved > (shown if may_move else allowed)).any())
             if moves or not must_move:
                 break
-        if moves < must_move or moves > may_move:
+        if (must_move and not moves) or (moves and not may_move):
             what = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the model's own"
             raise NoEffect(
                 f"Scheme {scheme.shown_name!r} was installed, but {what}. The model was restored; check its "
