@@ -33,8 +33,8 @@ from hf_posenc.patching.expected_effect import differs_from_host, shows_silent_t
 from hf_posenc.patching.layer_run import (
     factor_name,
     in_float32,
-    packed,
     perturb_positions,
+    quantised_modules,
     relative_change,
     runs_in_float32,
     scaled_scores,
@@ -121,8 +121,9 @@ class EffectProbe:
         if self.deferred:
             return Proof("deferred")
         with evaluation_mode(self.base):
-            for layer in self.layers if is_third_party(self.adapter) else ():
-                self.check_own_positions(layer)
+            if is_third_party(self.adapter):
+                for layer in self.layers:
+                    self.check_own_positions(layer)
             proofs = [self.verdict_of(layer, patch) for layer in self.layers]
         moved = [proof for proof in proofs if proof.verdict == "moved"]
         if not moved:
@@ -248,7 +249,9 @@ class EffectProbe:
     def rounding(self, layer: int, sharper: float) -> float:
         """Largest relative change of a layer's outputs that rounding may cause, with scores times ``sharper``."""
         accumulated = ROUNDING[self.hidden.dtype] * sharper
-        if self.widened and packed(self.attentions[layer]):  # the output projection may round to the other side
+        if self.widened and quantised_modules(
+            self.attentions[layer]
+        ):  # the output projection may round to the other side
             return max(accumulated, 2 * torch.finfo(self.own_dtype).eps)
         return accumulated
 
