@@ -59,11 +59,7 @@ def plain(axes: Any) -> None:
 
 
 def require_matplotlib() -> None:
-    """Raise an error that names the extra to install if matplotlib is missing.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Raise `MissingPackage`, which names the extra to install, if matplotlib is missing."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:

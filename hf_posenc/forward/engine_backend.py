@@ -104,11 +104,7 @@ def hide_outside_window(terms: Terms, window: int | None) -> Terms:
 
 
 def refuse_static_cache(cache: Cache | None, layer: int | None, backend: str) -> None:
-    """Refuse a static cache under FlashAttention, which takes no mask to hide unwritten keys.
-
-    Raises:
-        BackendCannotCarry: the cache is static.
-    """
+    """Raise `BackendCannotCarry` for a static cache: FlashAttention takes no mask to hide unwritten keys."""
     if cache is not None and not is_growing(cache, layer):
         raise BackendCannotCarry(
             f"The attention backend {backend!r} would read unwritten keys of a static cache. "
@@ -198,11 +194,7 @@ def context_parallel_active() -> bool:
 
 
 def refuse_context_parallel(scheme: Scheme) -> None:
-    """Refuse a scheme that needs whole texts.
-
-    Raises:
-        BackendCannotCarry: always.
-    """
+    """Raise `BackendCannotCarry` for a scheme that needs whole texts."""
     raise BackendCannotCarry(
         f"Scheme {scheme.shown_name!r} needs whole texts, but under context parallelism a process holds parts. "
         'Choose a scheme that only rotates, such as "yarn", or another kind of parallelism.'
@@ -210,11 +202,7 @@ def refuse_context_parallel(scheme: Scheme) -> None:
 
 
 def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
-    """Refuse terms that need whole texts under context parallelism.
-
-    Raises:
-        BackendCannotCarry: context parallelism is active, and the terms need more than each token's own position.
-    """
+    """Raise `BackendCannotCarry` under context parallelism for terms that need more than each token's own position."""
     if context_parallel_active() and (scheme.needs_whole_text or not terms.scales_only or mask is not None):
         refuse_context_parallel(scheme)
 

@@ -108,11 +108,7 @@ def describe(model: nn.Module) -> PatchReport:
 
 
 def check_live(model: Any) -> None:
-    """Refuse anything but a loaded model, such as the name of a model.
-
-    Raises:
-        UnsupportedModel: ``model`` is not a module.
-    """
+    """Refuse anything but a loaded model, such as the name of a model; raises `UnsupportedModel`."""
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"A loaded model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
 
