@@ -103,7 +103,9 @@ def is_third_party(adapter: Adapter) -> bool:
 
 def check_members(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
     """Refuse a third party's patched attention that lacks a required attribute, or has one of the wrong type."""
-    for one in base.__dict__[ATTENTIONS] if is_third_party(adapter) else ():
+    if not is_third_party(adapter):
+        return
+    for one in base.__dict__[ATTENTIONS]:
         kinds: dict[str, Any] = {
             one.score_factor: (Real, Tensor),
             one.dropout_name: (Real, nn.Module),
@@ -133,11 +135,8 @@ def check_base(adapter: Adapter, base: Any) -> None:
     if attention.is_causal and not parameters.keys() & set(CACHE_NAMES):
         lacking.append("past_key_values")
     if lacking:
-        refuse(
-            type(adapter),
-            f"is for {type(base).__name__}, whose forward names no {' and no '.join(lacking)}",
-            "Add it to the signature, and pass it to the attention",
-        )
+        happened = f"is for {type(base).__name__}, whose forward names no {' and no '.join(lacking)}"
+        refuse(type(adapter), happened, "Add it to the signature, and pass it to the attention")
     try:
         base.get_input_embeddings()
     except (AttributeError, NotImplementedError):

@@ -165,7 +165,9 @@ def rows_in(path: Path) -> Iterator[Mapping[str, Any]]:
             rows = read_object(file, LARGEST_FILE).get("rows")
         except (OSError, ValueError):  # a file of another program
             continue
-        for row in rows if isinstance(rows, list) else ():
+        if not isinstance(rows, list):
+            continue
+        for row in rows:
             if isinstance(row, Mapping) and row.keys() >= ROW and isinstance(row["value"], (int, float)):
                 yield row
 

@@ -110,7 +110,9 @@ def check_layer_count(patch: Patch) -> None:
 def check_layer_indices(patch: Patch) -> None:
     """Refuse equal ``layer_idx`` in a patched decoder of another package's adapter. The general one detects them."""
     base = patch.base
-    attentions = set(base.__dict__[ATTENTIONS]) if is_third_party(patch.adapter) else set()
+    if not is_third_party(patch.adapter):
+        return
+    attentions = set(base.__dict__[ATTENTIONS])
     layers = [(name, module) for name, module in base.named_modules(remove_duplicate=False) if module in attentions]
     indices = [getattr(module, "layer_idx", None) for _, module in layers]
     shared = [name for (name, _), i in zip(layers, indices, strict=True) if i is not None and indices.count(i) > 1]

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -131,14 +130,7 @@ class AttentionObservation:
         """Whether the module reads and returns ``[batch, width, token]``."""
         return Stand.CHANNELS_FIRST in self.call.values()
 
-    def run(
-        self,
-        base: nn.Module,
-        hidden: Tensor,
-        positions: Tensor,
-        mask: Tensor | None,
-        extra: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Any:
+    def run(self, base: nn.Module, hidden: Tensor, positions: Tensor, mask: Tensor | None, **extra: Any) -> Any:
         """Output of the module alone, for ``hidden [1, token, self.width]`` at ``positions [1, token]``."""
         inputs = {Stand.HIDDEN: hidden, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)}
         call = filled_all(self.call, {**inputs, Stand.POSITIONS: positions, Stand.MASK: mask, Stand.BASE: base})

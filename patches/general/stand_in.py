@@ -124,12 +124,15 @@ def kinds_of(layers: nn.ModuleList) -> tuple[int, ...]:
 
 def counters_of(layers: nn.ModuleList) -> set[str]:
     """Names of layer attributes that grow by a constant step from layer to layer; empty for fewer than three layers."""
+    if len(layers) < 3:
+        return set()
     counters = set()
-    for name in vars(layers[0]) if len(layers) > 2 else ():
+    for name in vars(layers[0]):
         values = [vars(layer).get(name) for layer in layers]
-        steps = {two - one for one, two in pairwise(values)} if all(type(value) is int for value in values) else {0}
-        if len(steps) == 1 and steps != {0}:
-            counters.add(name)
+        if all(type(value) is int for value in values):
+            steps = {two - one for one, two in pairwise(values)}
+            if len(steps) == 1 and steps != {0}:
+                counters.add(name)
     return counters
 
 
