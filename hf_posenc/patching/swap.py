@@ -112,9 +112,9 @@ def rename_unsplit_modules(patch: Patch) -> None:
         if names and renamed.keys() & set(names):
             present = {type(module).__name__ for module in model.modules()}
             patch.unsplit_modules.append((model, names))
-            model.__dict__[UNSPLIT_MODULES] = {
-                name for old in names for name in (old, renamed.get(old, old)) if name in present or old not in renamed
-            }
+            new = {renamed[name] for name in names if name in renamed}
+            absent = (renamed.keys() | new) - present
+            model.__dict__[UNSPLIT_MODULES] = (set(names) | new) - absent
 
 
 def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
@@ -147,8 +147,8 @@ def undo(patch: Patch) -> None:
     remove_batching_check(model)
     restore_config(patch)
     restore_limits(patch)
-    remove_hooks(base._forward_pre_hooks, lambda hook: hook is prepare_forward, base._forward_pre_hooks_with_kwargs)
-    remove_hooks(base._state_dict_pre_hooks, lambda hook: hook is write_scheme_with_adapters)
+    remove_hooks(base._forward_pre_hooks, prepare_forward, base._forward_pre_hooks_with_kwargs)
+    remove_hooks(base._state_dict_pre_hooks, write_scheme_with_adapters)
     forget_attributes(base)
 
 
