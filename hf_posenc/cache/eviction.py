@@ -107,7 +107,8 @@ class EvictingLayer(DynamicLayer):
 
     def _evict(self, states: Tensor, *new: Tensor) -> Tensor:
         """Concatenate the kept keys (or values) and new ones."""
-        first, surplus = self.first + self.pads, 0 if states.numel() == 0 else states.shape[-2] - self.capacity
+        first = self.first + self.pads
+        surplus = 0 if states.numel() == 0 else states.shape[-2] - self.capacity
         if surplus <= 0:
             return torch.cat((states, *new), dim=-2)
         recent = states[..., first + surplus :, :], *new

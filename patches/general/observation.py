@@ -213,7 +213,9 @@ class IdentityRotary(nn.Module):
         positions = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and not x.is_floating_point())
         hidden = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()), None)
         layout: RotationShape = self.__dict__[SHAPES][kind_of_call(*args, **kwargs)]
-        dtype = torch.complex64 if layout.complex else torch.float32 if hidden is None else hidden.dtype
-        shape = (*positions.shape[-layout.axes :], *layout.trailing)
-        one = torch.ones((), dtype=dtype, device=positions.device).expand(shape)
-        return one if layout.complex else (one, torch.zeros((), dtype=dtype, device=positions.device).expand(shape))
+        shape, device = (*positions.shape[-layout.axes :], *layout.trailing), positions.device
+        if layout.complex:
+            return torch.ones((), dtype=torch.complex64, device=device).expand(shape)
+        dtype = torch.float32 if hidden is None else hidden.dtype
+        one, zero = (torch.full((), number, dtype=dtype, device=device) for number in (1, 0))
+        return one.expand(shape), zero.expand(shape)

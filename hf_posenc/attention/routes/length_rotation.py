@@ -50,7 +50,7 @@ def attend(call: AttentionCall) -> Tensor:
     """Attention output ``[batch, heads, query, value_dim]``."""
     if is_traced():
         call = rotation_as_bias(call)
-        return (exported.attend if exported.accepts(call) else dense_blocks.attend)(call)
+        return exported.attend(call) if exported.accepts(call) else dense_blocks.attend(call)
     if takes_kernel(call):
         return by_sample(call, by_kernel)[0]
     return by_sample(call, partial(by_run, compute=lambda run: (dense_blocks.attend(run),)))[0]
