@@ -166,25 +166,15 @@ def attend_with_widened_values(
 
 
 def attend_decode_query(
-    function: HostAttention,
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    dropout: float,
-    scaling: float,
-    position_bias: Tensor | None = None,
-    softcap: float | None = None,
-    **host: Any,
+    function: HostAttention, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **host: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with one grouped query, ``[batch, 1, heads, value_dim]``; other calls go to the host's ``function``."""
+    changes_scores = host.get("position_bias") is not None or host.get("softcap") is not None
     batched = "cu_seq_lens_q" in host  # continuous batching
-    if query.shape[1] == key.shape[1] or position_bias is not None or softcap is not None or batched:
-        options = {"dropout": dropout, "scaling": scaling, "position_bias": position_bias, "softcap": softcap}
-        return function(module, query, key, value, mask, **options, **host)
-    return attend_packed(query, key, value, mask, scale=scaling, dropout=dropout).transpose(1, 2), None
+    if query.shape[1] == key.shape[1] or changes_scores or batched:
+        return function(module, query, key, value, mask, **host)
+    mixed = attend_packed(query, key, value, mask, scale=host["scaling"], dropout=host["dropout"])
+    return mixed.transpose(1, 2), None
 
 
 def context_parallel_active() -> bool:
