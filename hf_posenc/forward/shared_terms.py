@@ -119,10 +119,11 @@ def terms_are_shared(terms: Terms) -> bool:
 
     A closure is evaluated later and may refer to tensors of one layer; a method of the scheme does not.
     """
-    return len(terms.values) == 0 and all(
-        isinstance(bias.of_distance, MethodType) if isinstance(bias, ToeplitzBias) else isinstance(bias, KeyBias)
-        for bias in terms.bias
-    )
+    for bias in terms.bias:
+        is_closure = isinstance(bias, ToeplitzBias) and not isinstance(bias.of_distance, MethodType)
+        if is_closure or not isinstance(bias, (KeyBias, ToeplitzBias)):
+            return False
+    return len(terms.values) == 0
 
 
 def _holds_tensors(split: SplitTerms) -> bool:

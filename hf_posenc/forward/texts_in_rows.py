@@ -158,7 +158,9 @@ def _by_mask(call: ForwardCall, mask: Tensor, *, counts: bool) -> tuple[ForwardC
     """
     cached = _asks_for_cache(call)
     if is_traced():
-        starts, packed = (text_starts(mask), True) if counts and cached is False else (None, False)
+        if not counts or cached is not False:
+            return call, None
+        starts, packed = text_starts(mask), True
     else:
         # A static cache has more columns than keys.
         past = min(int(call.past), mask.shape[-1] - mask.shape[-2])
@@ -171,7 +173,7 @@ def _by_mask(call: ForwardCall, mask: Tensor, *, counts: bool) -> tuple[ForwardC
             )
         if packed:
             call = _without_cache(call, keep=not counts)
-    if starts is not None and counts and (packed or cached is False):
+    if counts and (packed or cached is False):
         index = torch.arange(starts.shape[1], device=starts.device)
         call = replace(call, position_ids=index - torch.where(starts, index, 0).cummax(-1).values)
     return call, starts
