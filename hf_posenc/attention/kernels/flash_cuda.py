@@ -82,13 +82,8 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output ``[batch, heads, query, dim]`` and log-sum-exp ``[batch, heads, query]``, float32.
 
-    Args:
-        query: ``[batch, heads, query, dim]``.
-        key: ``[batch, kv_heads, key, dim]``.
-        value: ``[batch, kv_heads, key, dim]``.
-        causal: whether query i sees keys 0 to i only.
-        mask: window under causality: number of keys visible to a query, its own included.
-        scale: factor of q · k.
+    Causality is aligned at the upper left. ``mask`` is a window under causality: the number of keys visible to a query,
+    its own included.
     """
     rows, keys = query.shape[2], key.shape[2]
     query, key, value = channels_inner(query, key, value)
