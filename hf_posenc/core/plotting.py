@@ -29,21 +29,13 @@ MAGNITUDES = "cividis"  # colour map of magnitudes: dark blue to yellow
 
 
 def figure(width: float, height: float) -> tuple[Any, Any]:
-    """Create a figure with one axes.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Create a figure with one axes."""
     canvas, (axes,) = panels(width, height, 1, 1)
     return canvas, axes
 
 
 def panels(width: float, height: float, rows: int, columns: int, *, shared: bool = True) -> tuple[Any, list[Any]]:
-    """Create a figure with a grid of axes in reading order. Without pyplot, no window opens and no setting changes.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Create a figure with a grid of axes in reading order. Without pyplot, no window opens and no setting changes."""
     require_matplotlib()
     from matplotlib.figure import Figure
 

@@ -124,11 +124,7 @@ def is_patched(model: nn.Module) -> bool:
 
 
 def patch_of(base: nn.Module) -> Patch:
-    """The patch a base model carries.
-
-    Raises:
-        NotPatched: it carries none.
-    """
+    """The patch that a base model carries; raises `NotPatched` without one."""
     patch = base.__dict__.get(STASH)
     if patch is None:
         raise NotPatched("This model carries no scheme. Call patch_model(model, scheme) first.")
