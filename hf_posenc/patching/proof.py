@@ -167,13 +167,8 @@ class EffectProbe:
         if self.widened:
             refuse_not_finite(self.run_in_own_dtype(layer), scheme)
         change, moves = 0.0, False
-        before, nudged = self.unpatched[layer]
         for sharper in SHARPENING:
-            if sharper != SHARPENING[0]:
-                with unpatched_view(patch):
-                    before, nudged = self.run_unpatched(layer, sharper)
-            moved = relative_change(self.run_patched(layer, sharper), before)
-            angles = relative_change(nudged, before).cummax(0).values
+            moved, angles = self.changes_at(layer, sharper, patch)
             shown = (MIN_CHANGE * angles).clamp(min=self.rounding(layer, sharper))
             allowed = (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype] * sharper)
             self.check_unaffected(moved, allowed, scheme)
@@ -191,6 +186,16 @@ class EffectProbe:
             return Proof("identity", change)
         self.check_terms(layer, scheme)
         return Proof("moved", change, scheme.unchanged_below)
+
+    def changes_at(self, layer: int, sharper: float, patch: Patch) -> tuple[Tensor, Tensor]:
+        """Changes ``[token]`` of the outputs by the patch, and by float32 angles, with scores times ``sharper``."""
+        if sharper == SHARPENING[0]:
+            before, nudged = self.unpatched[layer]
+        else:
+            with unpatched_view(patch):
+                before, nudged = self.run_unpatched(layer, sharper)
+        moved = relative_change(self.run_patched(layer, sharper), before)
+        return moved, relative_change(nudged, before).cummax(0).values
 
     def check_terms(self, layer: int, scheme: Scheme) -> None:
         """Refuse a patched layer that drops a term of its scheme, or keeps the positions that the scheme replaces."""
