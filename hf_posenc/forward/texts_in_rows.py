@@ -65,7 +65,7 @@ def with_packed_texts(call: ForwardCall) -> ForwardCall:
         for name in text_keywords:
             check_text_keyword(name, keywords[name], starts, call.tokens)
         check_max_lengths(keywords)
-    return call if call.causal or starts is None else replace(call, text_keys=tokens_of_text(starts))
+    return call if starts is None or call.causal else replace(call, text_keys=tokens_of_text(starts))
 
 
 def with_text_lengths(call: ForwardCall) -> ForwardCall:
