@@ -140,17 +140,15 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 # Keywords that never change attention.
-HARMLESS = frozenset(
-    (
-        *("position_ids", "cache_position", "use_cache"),
-        *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "logits_to_keep"),
-        *("labels", "shift_labels", "num_items_in_batch", "ignore_index"),
-        *("skip_logits", "return_token_accuracy", "use_token_scaling"),
-        *("token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"),
-        *("mm_token_type_ids", "image_grid_thw", "video_grid_thw", "video_second_per_grid", "second_per_grid_ts"),
-        *("pixel_values", "pixel_values_videos", "image_sizes", "input_features", "feature_attention_mask"),
-    )
-)
+HARMLESS = frozenset((
+    "position_ids", "cache_position", "use_cache",
+    "output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "logits_to_keep",
+    "labels", "shift_labels", "num_items_in_batch", "ignore_index",
+    "skip_logits", "return_token_accuracy", "use_token_scaling",
+    "token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length",
+    "mm_token_type_ids", "image_grid_thw", "video_grid_thw", "video_second_per_grid", "second_per_grid_ts",
+    "pixel_values", "pixel_values_videos", "image_sizes", "input_features", "feature_attention_mask",
+))  # fmt: skip
 PACKED_TEXT_KEYWORDS = frozenset((*CU_SEQ_LENS, *MAX_LENGTHS, TEXT_OF_TOKEN))
 BUILT_IN_BACKENDS = ("eager", "sdpa", "flex_attention")  # transformers' own, besides FlashAttention
 _PARAMETERS: dict[type, frozenset[str]] = {}

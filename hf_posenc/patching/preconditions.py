@@ -78,13 +78,13 @@ def check_existing_scaling(patch: Patch, *, trained_length_given: bool) -> None:
     if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
         name = next((s.shown_name for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
         stretched = patch.geometry.rotary is not None and scaling not in adapter.length_dependent
-        other = f', or stretch what is there: scheme="host+{name}"' if stretched else ""
+        alternative = f', or stretch what is there: scheme="host+{name}"' if stretched else ""
         known, theta = adapter.trained_length(config), getattr(config, TRAINED_THETA, None)
         length = known if hasattr(config, TRAINED_LENGTH) or known < adapter.host_length(config) else ""
-        base = "" if theta is None else f" and base={theta:g}"
+        and_base = "" if theta is None else f" and base={theta:g}"
         raise AlreadyScaled(
             f"This model's configuration scales positions already ({scaling}), and the scheme would overwrite that. "
-            f"Pass trained_length={length}{base} of the training before that scaling{other}."
+            f"Pass trained_length={length}{and_base} of the training before that scaling{alternative}."
         )
     if not all(s.replaces_host for s in schemes) and scaling in adapter.length_dependent:
         raise AlreadyScaled(
