@@ -121,6 +121,7 @@ class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias 
         encoder: module with the table; the scheme refers to it and has no parameters.
     """
 
+    encoder: Any
     record = HostRotation.record
     replaces_host = False
 
@@ -134,11 +135,11 @@ class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias 
 
     @property
     def side(self) -> int:
-        return int(self.__dict__["encoder"].layer[0].attention.self.pos_ebd_size)
+        return int(self.encoder.layer[0].attention.self.pos_ebd_size)
 
     @property
     def farthest(self) -> int:
-        return max(int(self.__dict__["encoder"].max_relative_positions), self.side) + 1
+        return max(int(self.encoder.max_relative_positions), self.side) + 1
 
     def reset_parameters(self) -> None:
         """Do nothing: all weights belong to the model."""
@@ -149,12 +150,12 @@ class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias 
 
     def codes(self) -> Tensor:
         """The part of the model's table that layers project, ``[2 · side, width]``."""
-        encoder = self.__dict__["encoder"]
-        return encoder.layer[0].attention.self.pos_dropout(encoder.get_rel_embedding()[: 2 * self.side])
+        codes = self.encoder.get_rel_embedding()[: 2 * self.side]
+        return self.encoder.layer[0].attention.self.pos_dropout(codes)
 
     def index(self, distance: Tensor) -> Tensor:
         """Table row δ of each distance (query − key), int64, same shape."""
-        return (bucketed(self.__dict__["encoder"], distance) + self.side).clamp(0, 2 * self.side - 1)
+        return (bucketed(self.encoder, distance) + self.side).clamp(0, 2 * self.side - 1)
 
 
 def bucketed(encoder: Any, distance: Tensor) -> Tensor:

@@ -102,7 +102,8 @@ class FalconAdapter(InlineAdapter):
 
     def normed(self, base: FalconModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:
         block = base.h[layer]
-        return block.self_attention, (block.ln_attn if hasattr(block, "ln_attn") else block.input_layernorm)(hidden)
+        norm = block.ln_attn if hasattr(block, "ln_attn") else block.input_layernorm
+        return block.self_attention, norm(hidden)
 
     def rotated(self, base: FalconModel, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         if base.config.alibi:

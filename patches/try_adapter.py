@@ -103,7 +103,9 @@ def is_third_party(adapter: Adapter) -> bool:
 
 def check_members(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
     """Refuse a third party's patched attention that lacks a required attribute, or has one of the wrong type."""
-    for one in base.__dict__[ATTENTIONS] if is_third_party(adapter) else ():
+    if not is_third_party(adapter):
+        return
+    for one in base.__dict__[ATTENTIONS]:
         kinds: dict[str, Any] = {
             one.score_factor: (Real, Tensor),
             one.dropout_name: (Real, nn.Module),
@@ -133,11 +135,8 @@ def check_base(adapter: Adapter, base: Any) -> None:
     if attention.is_causal and not parameters.keys() & set(CACHE_NAMES):
         lacking.append("past_key_values")
     if lacking:
-        refuse(
-            type(adapter),
-            f"is for {type(base).__name__}, whose forward names no {' and no '.join(lacking)}",
-            "Add it to the signature, and pass it to the attention",
-        )
+        happened = f"is for {type(base).__name__}, whose forward names no {' and no '.join(lacking)}"
+        refuse(type(adapter), happened, "Add it to the signature, and pass it to the attention")
     try:
         base.get_input_embeddings()
     except (AttributeError, NotImplementedError):
@@ -166,7 +165,7 @@ def check_forward(adapter: Adapter, base: Any) -> None:
         call["attention_mask"] = torch.tensor([[0, 1] if causal else [1, 0]], device=device)
         call |= cache_argument(type(base), DynamicCache() if causal and cache_name(type(base)) else None)
     for attention in attentions:
-        attention.__dict__["attend"] = partial(_check_attend, attention, call)
+        attention.__dict__["attend"] = partial(_end_at_attend, attention, call)
     flaw: tuple[str, str] | None = None
     try:
         with torch.no_grad():
@@ -199,7 +198,12 @@ def not_passed_on(model_name: str, reason: str) -> tuple[str, str]:
     )
 
 
-def _check_attend(
+def _end_at_attend(attention: Any, call: dict[str, Any], *args: Any, **kwargs: Any) -> NoReturn:
+    """Replacement of `attend`: raises `_Reached` with the flaw of its arguments, or None."""
+    raise _Reached(_flaw_of(attention, call, *args, **kwargs))
+
+
+def _flaw_of(
     attention: Any,
     call: dict[str, Any],
     q: Tensor,
@@ -211,27 +215,29 @@ def _check_attend(
     hidden: Any = None,
     cache: Any = None,
     **_: Any,
-) -> NoReturn:
-    """Replacement of `attend`: raises `_Reached` with the flaw of its arguments, or None."""
+) -> tuple[str, str] | None:
+    """The flaw of the arguments of `attend` in a ``call`` of the model, and its remedy; None without a flaw."""
     geometry, model_name = attention.scheme.geometry, type(attention.__dict__[OWNER]).__name__
-    third_party, has_cache = "attention_mask" in call, any(key in call for key in CACHE_NAMES)
-    cache = pop_cache({**host, "cache": cache} if cache is not None else dict(host))
-    shapes = [list(x.shape[:3]) for x in (q, k, v)]
     if host.get(KEYWORD) is None:
-        raise _Reached(not_passed_on(model_name, "its attention does not get it"))
-    if third_party and shapes != [[1, heads, 2] for heads in (geometry.heads, geometry.kv_heads, geometry.kv_heads)]:
-        passed, remedy = f"q, k, v {shapes}", "Pass [batch, heads or kv_heads, new token, head_dim], nothing repeated"
-    elif third_party and not (isinstance(hidden, Tensor) and hidden.shape[:-1] == (1, 2)):
-        passed, remedy = (
-            "no hidden states of two tokens",
-            "Pass what it projects, [batch, new token, width], as hidden=",
-        )
-    elif third_party and mask is None:
-        passed, remedy = "no mask of a padded text", "Pass the model's own mask to it, as mask="
-    elif has_cache and cache is None:
-        passed, remedy = "no KV cache in a call that has one", "Pass it to the attention, and to `attend` as cache="
-    elif has_cache and cache.get_seq_length(attention.layer_idx):
-        passed, remedy = "a KV cache that holds the new keys", "Do not update the cache, which `attend` does"
-    else:
-        raise _Reached(None)
-    raise _Reached((f"patches a {model_name} in which {type(attention).__name__} hands {passed} to `attend`", remedy))
+        return not_passed_on(model_name, "its attention does not get it")
+    hands = f"patches a {model_name} in which {type(attention).__name__} hands"
+    if "attention_mask" in call:  # a third party's adapter
+        shapes = [list(x.shape[:3]) for x in (q, k, v)]
+        if shapes != [[1, heads, 2] for heads in (geometry.heads, geometry.kv_heads, geometry.kv_heads)]:
+            remedy = "Pass [batch, heads or kv_heads, new token, head_dim], nothing repeated"
+            return f"{hands} q, k, v {shapes} to `attend`", remedy
+        if not isinstance(hidden, Tensor) or hidden.shape[:-1] != (1, 2):
+            remedy = "Pass what it projects, [batch, new token, width], as hidden="
+            return f"{hands} no hidden states of two tokens to `attend`", remedy
+        if mask is None:
+            return f"{hands} no mask of a padded text to `attend`", "Pass the model's own mask to it, as mask="
+    if not any(name in call for name in CACHE_NAMES):
+        return None
+    cache = pop_cache({**host, "cache": cache} if cache is not None else dict(host))
+    if cache is None:
+        remedy = "Pass it to the attention, and to `attend` as cache="
+        return f"{hands} no KV cache in a call that has one to `attend`", remedy
+    if cache.get_seq_length(attention.layer_idx):
+        remedy = "Do not update the cache, which `attend` does"
+        return f"{hands} a KV cache that holds the new keys to `attend`", remedy
+    return None

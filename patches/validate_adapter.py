@@ -42,18 +42,12 @@ def check_class(cls: type[Adapter]) -> None:
                 "Write class Patched(PatchedAttention, Own) for each class Own in attention",
             )
         if missing := [name for name in PROJECTIONS if getattr(new, name) is getattr(PatchedAttention, name)]:
-            refuse(
-                cls,
-                f"patches with {new.__name__}, whose {' and '.join(missing)} would come from PatchedAttention",
-                "Define it in the class",
-            )
+            happened = f"patches with {new.__name__}, whose {' and '.join(missing)} would come from PatchedAttention"
+            refuse(cls, happened, "Define it in the class")
     base: Any = getattr(cls, "base_class", None)
     if not (inspect.isclass(base) and issubclass(base, PreTrainedModel)):
-        refuse(
-            cls,
-            f"has base_class = {shown(base)}, which is no PreTrainedModel of transformers",
-            "Name the class of the model without a head, such as GPT2Model",
-        )
+        happened = f"has base_class = {shown(base)}, which is no PreTrainedModel of transformers"
+        refuse(cls, happened, "Name the class of the model without a head, such as GPT2Model")
 
 
 def checked_trained_length(adapter: Adapter, config: Any) -> int:
@@ -67,11 +61,8 @@ def checked_trained_length(adapter: Adapter, config: Any) -> int:
     if not _is_count(length):
         refuse(type(adapter), f"says that trained_length is {shown(length)}", "Return a positive int, in tokens")
     if not _is_count(host_length):
-        refuse(
-            type(adapter),
-            f"is for {type(config).__name__}, which has max_position_embeddings = {shown(host_length)}",
-            "Correct the configuration",
-        )
+        happened = f"is for {type(config).__name__}, which has max_position_embeddings = {shown(host_length)}"
+        refuse(type(adapter), happened, "Correct the configuration")
     return length
 
 

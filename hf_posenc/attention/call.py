@@ -93,7 +93,8 @@ class AttentionCall:
 
     def keys_of(self, region: int, columns: slice) -> Tensor:
         """Keys at some columns, rotated for a region, ``[batch, kv_heads, columns, head_dim]``."""
-        keys, rotate = self.keys[region][:, :, columns], self.at_read[region] if self.at_read else None
+        keys = self.keys[region][:, :, columns]
+        rotate = self.at_read[region] if self.at_read else None
         return keys if rotate is None else rotate(keys, columns)
 
     def with_rotated_keys(self) -> AttentionCall:

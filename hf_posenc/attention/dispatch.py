@@ -49,9 +49,7 @@ ROUTES = {
 
 def route(call: AttentionCall) -> str:
     """Name of the route that will compute the call."""
-    return next(
-        name for name, candidate in ROUTES.items() if candidate.accepts(call)
-    )  # the last one accepts every call
+    return next(name for name, candidate in ROUTES.items() if candidate.accepts(call))  # the last accepts every call
 
 
 def rotates_keys_at_read(call: AttentionCall) -> bool:
@@ -73,7 +71,7 @@ def prepare(call: AttentionCall) -> Compute:
         compute = _prepare_route(replace(call, mask=None))
         return lambda layer_call: compute(replace(layer_call, mask=None))
     if runs is not None and unpadded.can_split(call):
-        return partial(unpadded.attend_runs, runs, compute=lambda run: _prepare_route(run)(run))
+        return partial(unpadded.attend_runs, runs, compute=_attend_by_route)
     return _prepare_route(call)
 
 
@@ -85,3 +83,7 @@ def attend(call: AttentionCall) -> Tensor:
 def _prepare_route(call: AttentionCall) -> Compute:
     name = route(call) if call.softcap is None else "dense_blocks"  # the only route with a softcap
     return ROUTES[name].prepare(call)
+
+
+def _attend_by_route(call: AttentionCall) -> Tensor:
+    return _prepare_route(call)(call)

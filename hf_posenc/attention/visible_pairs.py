@@ -20,12 +20,12 @@ class Pairs(NamedTuple):
     Attributes:
         claims: bool, the pairs of each region, by its number. Regions without a visible pair may be left out.
         seen: bool, the visible pairs.
-        added: values that a float mask adds to the logits; 0.0 without such a mask.
+        added: values that a float mask adds to the logits; None without such a mask.
     """
 
     claims: dict[int, Tensor]
     seen: Tensor
-    added: Tensor | float
+    added: Tensor | None
 
 
 def pairs_of(call: AttentionCall, rows: slice) -> Pairs:
@@ -45,14 +45,14 @@ def pairs_in_band(band: Band, call: AttentionCall, rows: slice) -> Tensor:
     return band.holds(call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :])[:, None]
 
 
-def visibility(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
-    """Visible pairs, bool, broadcast to ``[batch, 1, rows, key]``; and what a float mask adds to the logits."""
+def visibility(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | None]:
+    """Visible pairs, bool, broadcast to ``[batch, 1, rows, key]``; and what a float mask adds to logits, or None."""
     seen = pairs_in_band(call.terms.visible, call, rows)
     mask = call.mask_of(rows)
     if mask is None:
-        return seen & call.causal_mask(rows) if call.ctx.causal else seen, 0.0
+        return seen & call.causal_mask(rows) if call.ctx.causal else seen, None
     mask = mask[..., : seen.shape[-1]]
     if mask.dtype == torch.bool:
-        return seen & mask, 0.0
+        return seen & mask, None
     hidden = mask <= torch.finfo(mask.dtype).min
     return seen & ~hidden, mask.masked_fill(hidden, 0.0)

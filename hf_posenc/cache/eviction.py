@@ -107,7 +107,8 @@ class EvictingLayer(DynamicLayer):
 
     def _evict(self, states: Tensor, *new: Tensor) -> Tensor:
         """Concatenate the kept keys (or values) and new ones."""
-        first, surplus = self.first + self.pads, 0 if states.numel() == 0 else states.shape[-2] - self.capacity
+        first = self.first + self.pads
+        surplus = 0 if states.numel() == 0 else states.shape[-2] - self.capacity
         if surplus <= 0:
             return torch.cat((states, *new), dim=-2)
         recent = states[..., first + surplus :, :], *new
@@ -162,7 +163,7 @@ def are_ascending(positions: Tensor | None, padding: Tensor | None) -> bool:
 
 
 def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tensor | None) -> None:
-    """Refuse positions that decrease if evicting layers may have dropped keys that the new tokens would see.
+    """Raise `BackendCannotCarry` if positions decrease, and layers may have evicted keys that the new tokens would see.
 
     Padding inside of a text makes positions decrease, too.
 
@@ -171,9 +172,6 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
         positions: positions of all tokens of the text, ``[batch or 1, token]``.
         length: number of new tokens.
         padding: ``[batch, token]``, true at real tokens; None without padding.
-
-    Raises:
-        BackendCannotCarry: new positions decrease.
     """
     if not any(isinstance(layer, EvictingLayer) for layer in cache.layers):
         return

@@ -25,12 +25,10 @@ class Buffer:
     def __init__(self) -> None:
         self.memory: Tensor | None = None
         self.written = 0
-        self.returned: Tensor | None = None
 
     def append(self, old: Tensor, new: Tensor) -> Tensor:
         """Return ``old`` followed by ``new``, a view of this memory."""
-        memory, is_last = self.memory, old is self.returned
-        count = self.written if is_last else (0 if old.numel() == 0 else old.shape[-2])
+        memory, count = self.memory, old.shape[-2] if old.numel() > 0 else 0
         end = count + new.shape[-2]
         # Write in place only if ``old`` is all that was ever written here: then no other view reaches beyond it.
         in_place = (
@@ -38,7 +36,8 @@ class Buffer:
             and end <= memory.shape[-2]
             and (torch.is_inference_mode_enabled() or not memory.is_inference())
             and old.data_ptr() == memory.data_ptr()
-            and (is_last or (count == self.written and old.shape[:2] == memory.shape[:2]))
+            and count == self.written
+            and old.shape[:2] == memory.shape[:2]
         )
         if memory is None or not in_place:
             capacity = CAPACITY_STEP if count else 0  # a prefill without decoding needs no more
@@ -46,8 +45,8 @@ class Buffer:
             if count:
                 memory[..., :count, :] = old
         memory.narrow(-2, count, new.shape[-2]).copy_(new)
-        self.memory, self.written, self.returned = memory, end, memory.narrow(-2, 0, end)
-        return self.returned
+        self.memory, self.written = memory, end
+        return memory.narrow(-2, 0, end)
 
 
 class PreallocatedLayer(DynamicLayer):

@@ -27,11 +27,7 @@ NEW_CACHE = "Pass DynamicCache(), or no cache."
 
 
 def check_kind(cache: Any) -> None:
-    """Refuse a KV cache that is no `Cache` of transformers.
-
-    Raises:
-        InvalidInput: the cache is a tuple, a name, or anything else.
-    """
+    """Refuse a KV cache that is no `Cache` of transformers, such as a tuple; raises `InvalidInput`."""
     if cache is not None and not isinstance(cache, Cache):
         raise InvalidInput(
             f"The KV cache must be a Cache of transformers, got {shown(cache)}. Pass DynamicCache(), or nothing."
@@ -98,7 +94,9 @@ def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme], at
         BackendCannotCarry: a quantized layer would round values that a scheme stores with the keys.
         InvalidInput: a layer holds no keys or has dropped visible keys.
     """
-    for number, layer in enumerate(() if cache is None else cache.layers):
+    if cache is None:
+        return
+    for number, layer in enumerate(cache.layers):
         if type(layer) in GROWING_LAYERS:  # the usual case, checked at every decoded token
             continue
         attention = next((module for module in attentions if module.layer_idx == number), None)

@@ -131,11 +131,7 @@ class PositionContext:
 
 
 def check_table_rows(positions: Tensor, end: int | None, name: str) -> None:
-    """Refuse positions past a table's end before an indexing kernel meets them.
-
-    Raises:
-        PositionOutOfTable: a position is ``end`` or more.
-    """
+    """Refuse positions past a table's end before an indexing kernel meets them; raises `PositionOutOfTable`."""
     if end is None or positions.numel() == 0 or is_traced() or is_captured(positions):
         return
     highest = int(positions.max())

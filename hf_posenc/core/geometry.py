@@ -118,7 +118,8 @@ class LayerKind:
         else:
             rotation = self.rotary.rotation
             part = "" if rotation.dims == self.head_dim else f" {rotation.dims}/{self.head_dim}"
-            words = f"RoPE{part} θ {self.rotary.base:,.0f}" + (", interleaved" * (rotation.layout == "interleaved"))
+            words = f"RoPE{part} θ {self.rotary.base:,.0f}"
+            words += ", interleaved" if rotation.layout == "interleaved" else ""
         words += f", window {self.window:,}" if self.window else ""
         return words + (f", chunks of {self.chunk:,}" if self.chunk else "")
 

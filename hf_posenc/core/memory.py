@@ -97,6 +97,9 @@ def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
         yield value
     elif id(value) not in seen and not isinstance(value, (str, bytes, nn.Module, type)):
         seen.add(id(value))
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        for child in (*inner, *getattr(value, "__dict__", {}).values()):
+        if isinstance(value, dict):
+            children = list(value.values())
+        else:
+            children = list(value) if isinstance(value, (list, tuple)) else []
+        for child in (*children, *getattr(value, "__dict__", {}).values()):
             yield from tensors_in(child, seen)

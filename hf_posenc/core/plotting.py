@@ -29,21 +29,13 @@ MAGNITUDES = "cividis"  # colour map of magnitudes: dark blue to yellow
 
 
 def figure(width: float, height: float) -> tuple[Any, Any]:
-    """Create a figure with one axes.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Create a figure with one axes."""
     canvas, (axes,) = panels(width, height, 1, 1)
     return canvas, axes
 
 
 def panels(width: float, height: float, rows: int, columns: int, *, shared: bool = True) -> tuple[Any, list[Any]]:
-    """Create a figure with a grid of axes in reading order. Without pyplot, no window opens and no setting changes.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Create a figure with a grid of axes in reading order. Without pyplot, no window opens and no setting changes."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -59,11 +51,7 @@ def plain(axes: Any) -> None:
 
 
 def require_matplotlib() -> None:
-    """Raise an error that names the extra to install if matplotlib is missing.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Raise `MissingPackage`, which names the extra to install, if matplotlib is missing."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -127,14 +115,14 @@ def svg_of(figure: Any, description: str) -> str:
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>", "", text, flags=re.DOTALL)
-    text = TAG.sub(lambda tag: shorten_tag(tag.group()), text)
+    text = TAG.sub(shorten_tag, text)
     text = re.sub(r"<defs>\s*</defs>|<!--.*?-->|\s*\n\s*", " ", text, flags=re.DOTALL)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg role="img" aria-label="{escape(description)}" viewBox="0 0 {width} {height}" width="{width}pt">'
     return head + re.sub(r"^<svg[^>]*>", "", text).strip()
 
 
-def shorten_tag(tag: str) -> str:
+def shorten_tag(match: re.Match[str]) -> str:
     """Shorten a tag: drop ids and fonts, round numbers, replace the placeholder colour."""
-    tag = LETTERS.sub("", PART_NAME.sub("", tag)).replace(NEUTRAL, "currentColor").replace("xlink:href", "href")
+    tag = LETTERS.sub("", PART_NAME.sub("", match[0])).replace(NEUTRAL, "currentColor").replace("xlink:href", "href")
     return DIGITS.sub(r"\1", tag)

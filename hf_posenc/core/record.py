@@ -76,10 +76,11 @@ class SchemeRecord:
     @property
     def defined_for(self) -> str:
         """Models that can use the scheme without another one, in words: ``decoders with rotation``, or ``any``."""
-        providers = " and ".join(PROVIDERS[need] for need in self.needs if need in PROVIDERS)
         if not self.needs:
             return "any"
-        return ("decoders" if "causal" in self.needs else "models") + (f" with {providers}" if providers else "")
+        models = "decoders" if "causal" in self.needs else "models"
+        providers = " and ".join(PROVIDERS[need] for need in self.needs if need in PROVIDERS)
+        return f"{models} with {providers}" if providers else models
 
     def unmet_needs(self, geometry: Geometry) -> tuple[str, ...]:
         """Items of `needs` that a model of this geometry lacks; another scheme of a composition may provide them."""

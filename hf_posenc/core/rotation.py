@@ -205,8 +205,9 @@ class CosSinCache:
             return rows
         # A table made in inference mode could not be used in training later.
         with torch.inference_mode(False), torch.no_grad():
-            beyond = (AHEAD if count == 1 else 0) if ahead is None else ahead
-            end = first + count + beyond
+            if ahead is None:
+                ahead = AHEAD if count == 1 else 0
+            end = first + count + ahead
             span = Span(first, end, make(torch.arange(first, end, device=device)[None]))
         if end - first <= MAX_SPAN_ROWS:
             if len(self.spans) >= MAX_SPANS:

@@ -48,10 +48,10 @@ def evaluation_mode_if_live(model: Any) -> AbstractContextManager[None]:
 
 
 def remove_hooks(
-    hooks: MutableMapping[int, Any], ours: Callable[[Any], bool], beside: MutableMapping[int, Any] | None = None
+    hooks: MutableMapping[int, Any], function: Callable[..., Any], beside: MutableMapping[int, Any] | None = None
 ) -> None:
-    """Remove the hooks that ``ours`` accepts: handles do not work for the hooks of a copied module."""
-    for number in [number for number, hook in hooks.items() if ours(hook)]:
+    """Remove a function and its partials from hooks: handles do not work for the hooks of a copied module."""
+    for number in [number for number, hook in hooks.items() if getattr(hook, "func", hook) is function]:
         del hooks[number]
         if beside is not None:
             beside.pop(number, None)

@@ -142,9 +142,10 @@ class PatchedAttention(PatchedLayer):
         self, plan: CallPlan, hidden: Tensor, cache: Cache | None, autocast: torch.autocast | None
     ) -> PositionContext:
         """Positions of the call with the values of this layer: hidden states, projections, number, kept values."""
-        kept, projections = None if plan.paged else kept_values(cache, self.layer_idx), LayerProjections(self, autocast)
+        kept = None if plan.paged else kept_values(cache, self.layer_idx)
         if autocast is not None:  # autocast would cast inputs of the scheme's layers, but is off for them
             hidden = hidden.to(next((weight.dtype for weight in plan.scheme.parameters()), hidden.dtype))
+        projections = LayerProjections(self, autocast)
         return replace(plan.ctx, hidden=hidden, projections=projections, layer=self.layer_idx, kept=kept)
 
     def _rotate(
@@ -200,9 +201,9 @@ class PatchedAttention(PatchedLayer):
         terms, softcap, model_sink = split.terms, host.get("softcap"), host.get("s_aux")
         if model_sink is not None:
             terms = with_sink(terms, model_sink)
-        rotated_keys = (
-            None if terms.row_rotation is None else rotated_keys_of(cache, self.layer_idx, rows=queries[0].shape[2])
-        )
+        rotated_keys = None
+        if terms.row_rotation is not None:
+            rotated_keys = rotated_keys_of(cache, self.layer_idx, rows=queries[0].shape[2])
         if plan.backend in FLASH_BACKENDS:
             terms = hide_outside_window(terms, host.get("sliding_window"))
         scaling = getattr(self, self.score_factor)

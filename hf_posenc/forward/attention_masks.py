@@ -90,12 +90,10 @@ def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
 
 
 def check_dropped_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
-    """Refuse a 4-D mask for all layers if some layers have dropped keys that have columns in the mask.
-
-    Raises:
-        MaskMismatch: a layer with a sliding window has dropped such keys.
-    """
-    for layer in () if cache is None or mask.ndim != 4 else cache.layers:
+    """Raise `MaskMismatch` for a 4-D mask of all layers if some layers have dropped keys that have columns in it."""
+    if cache is None or mask.ndim != 4:
+        return
+    for layer in cache.layers:
         if not getattr(layer, "is_sliding", False):
             continue
         keys, dropped = layer.get_mask_sizes(length)
@@ -108,10 +106,7 @@ def check_dropped_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
 
 def check_shown_keys(mask: Tensor, length: int, scheme: Scheme, cache: Cache | None) -> None:
     """Refuse a 4-D mask that shows a decoder keys for which its scheme has no scores: later keys, or keys before
-    hidden ones whose gates would count.
-
-    Raises:
-        MaskMismatch: a query sees such a key.
+    hidden ones whose gates would count; raises `MaskMismatch`.
     """
     past: Any = 0 if cache is None else cache.get_seq_length()
     if mask.ndim != 4 or not values_known(mask) or (isinstance(past, Tensor) and not values_known(past)):

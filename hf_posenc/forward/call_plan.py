@@ -118,12 +118,8 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
         HostChanged: the model got a KV cache, but its layers do not pass it on under a known name.
     """
     forward: ForwardContext | None = host.pop(KEYWORD, None)
-    if forward is None:  # the attention module is called on its own
-        for name in ("position_bias", *CU_SEQ_LENS, TEXT_OF_TOKEN):
-            if host.get(name) is not None:
-                refuse_keyword(name, host[name], layer.scheme)
-        ids = host.get("position_ids")
-        forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
+    if forward is None:
+        forward = context_alone(layer, host)
     if cache is None and forward.cached and not layer.training:  # gradient checkpointing removes the cache
         raise cache_name_error(type(layer).__name__)
     scheme, (past, keys) = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
@@ -132,11 +128,11 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     by_scheme: dict[Scheme, CallPlan] = {}
     if isinstance(past, int) and not is_traced():
         evicts = cache is not None and EVICTS in cache.__dict__  # then masks depend on the window and chunk of a layer
+        eviction = (eviction_state(cache, layer.layer_idx), layer.window, layer.chunk) if evicts else None
         key = (
-            *(query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal),
-            torch.is_grad_enabled(),
-            (eviction_state(cache, layer.layer_idx), layer.window, layer.chunk) if evicts else None,
-        )
+            query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal,
+            torch.is_grad_enabled(), eviction,
+        )  # fmt: skip
         by_scheme = forward.plans.setdefault(key, {})
         if scheme in by_scheme:
             return by_scheme[scheme]
@@ -145,6 +141,15 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     if plan.scheme is scheme or not by_scheme:  # a copy for another device belongs to one layer
         by_scheme[plan.scheme] = plan
     return plan
+
+
+def context_alone(layer: PatchedLayer, host: dict[str, Any]) -> ForwardContext:
+    """Context of an attention module that is called on its own, outside a forward pass of its model."""
+    for name in ("position_bias", *CU_SEQ_LENS, TEXT_OF_TOKEN):
+        if host.get(name) is not None:
+            refuse_keyword(name, host[name], layer.scheme)
+    ids = host.get("position_ids")
+    return ForwardContext(None, ids is None or in_steps_of_one(ids))
 
 
 def make_plan(request: PlanRequest, scheme: Scheme, template: CallPlan | None = None) -> CallPlan:

@@ -23,6 +23,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from hf_posenc.attention import custom_operator, dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
+from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.cache.key_layout import is_growing
 from hf_posenc.core.context import PositionContext
@@ -60,8 +61,8 @@ def engine_for(call: AttentionCall, backend: str, scheme: str, *, weights: bool)
     mask: Any = call.mask
     by_routes = backend == "sdpa" and not weights and (mask is None or isinstance(mask, Tensor))
     if call.at_read and not (by_routes and dispatch.rotates_keys_at_read(call)):
-        as_if_rotated = replace(call, at_read=())  # preparation reads only shapes of keys
-        compute_rotated = engine_for(as_if_rotated, backend, scheme, weights=weights)
+        # Preparation reads only shapes of keys.
+        compute_rotated = engine_for(replace(call, at_read=()), backend, scheme, weights=weights)
         return lambda unrotated: compute_rotated(unrotated.with_rotated_keys())
     if call.softcap is not None and backend not in ENGINE_BACKENDS:
         raise BackendCannotCarry(
@@ -80,15 +81,14 @@ def engine_for(call: AttentionCall, backend: str, scheme: str, *, weights: bool)
     seen = call.ctx.key_positions.shape[1]
     # A static cache has unwritten places. With gradients, views fix the order in which regions add their gradients.
     trim = call.key_length != seen or torch.is_grad_enabled()
-    if backend == "eager" or weights:
-        reference: Callable[[AttentionCall], tuple[Tensor, Tensor]] = length_rotation.attend_with_weights
-        if call.terms.row_rotation is None:
-            reference = dense_blocks.prepare_with_weights(with_first_keys(call, seen) if trim else call)
-        compute: ComputeCall = partial(_with_weights, reference)
+    example = with_first_keys(call, seen) if trim else call
+    if backend == "sdpa" and not weights:
+        compute: ComputeCall = partial(_by_route, custom_operator.prepare(example))
+    elif call.terms.row_rotation is None:
+        compute = partial(_with_weights, dense_blocks.prepare_with_weights(example))
     else:
-        prepared = custom_operator.prepare(with_first_keys(call, seen) if trim else call)
-        compute = lambda later: (prepared(later).transpose(1, 2), None)  # noqa: E731
-    return (lambda later: compute(with_first_keys(later, seen))) if trim else compute
+        compute = partial(_with_weights, length_rotation.attend_with_weights)
+    return (lambda untrimmed: compute(with_first_keys(untrimmed, seen))) if trim else compute
 
 
 def hide_outside_window(terms: Terms, window: int | None) -> Terms:
@@ -104,11 +104,7 @@ def hide_outside_window(terms: Terms, window: int | None) -> Terms:
 
 
 def refuse_static_cache(cache: Cache | None, layer: int | None, backend: str) -> None:
-    """Refuse a static cache under FlashAttention, which takes no mask to hide unwritten keys.
-
-    Raises:
-        BackendCannotCarry: the cache is static.
-    """
+    """Raise `BackendCannotCarry` for a static cache: FlashAttention takes no mask to hide unwritten keys."""
     if cache is not None and not is_growing(cache, layer):
         raise BackendCannotCarry(
             f"The attention backend {backend!r} would read unwritten keys of a static cache. "
@@ -119,6 +115,11 @@ def refuse_static_cache(cache: Cache | None, layer: int | None, backend: str) ->
 def with_first_keys(call: AttentionCall, seen: int) -> AttentionCall:
     """The call with its first ``seen`` keys and values only."""
     return replace(call, keys=tuple(key[:, :, :seen] for key in call.keys), values=call.values[:, :, :seen])
+
+
+def _by_route(attend: Compute, call: AttentionCall) -> AttentionOutput:
+    """Mixed values ``[batch, query, heads, head_dim]``."""
+    return attend(call).transpose(1, 2), None
 
 
 def _with_weights(reference: Callable[[AttentionCall], tuple[Tensor, Tensor]], call: AttentionCall) -> AttentionOutput:
@@ -165,25 +166,15 @@ def attend_with_widened_values(
 
 
 def attend_decode_query(
-    function: HostAttention,
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    dropout: float,
-    scaling: float,
-    position_bias: Tensor | None = None,
-    softcap: float | None = None,
-    **host: Any,
+    function: HostAttention, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **host: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with one grouped query, ``[batch, 1, heads, value_dim]``; other calls go to the host's ``function``."""
+    changes_scores = host.get("position_bias") is not None or host.get("softcap") is not None
     batched = "cu_seq_lens_q" in host  # continuous batching
-    if query.shape[1] == key.shape[1] or position_bias is not None or softcap is not None or batched:
-        options = {"dropout": dropout, "scaling": scaling, "position_bias": position_bias, "softcap": softcap}
-        return function(module, query, key, value, mask, **options, **host)
-    return attend_packed(query, key, value, mask, scale=scaling, dropout=dropout).transpose(1, 2), None
+    if query.shape[1] == key.shape[1] or changes_scores or batched:
+        return function(module, query, key, value, mask, **host)
+    mixed = attend_packed(query, key, value, mask, scale=host["scaling"], dropout=host["dropout"])
+    return mixed.transpose(1, 2), None
 
 
 def context_parallel_active() -> bool:
@@ -193,11 +184,7 @@ def context_parallel_active() -> bool:
 
 
 def refuse_context_parallel(scheme: Scheme) -> None:
-    """Refuse a scheme that needs whole texts.
-
-    Raises:
-        BackendCannotCarry: always.
-    """
+    """Raise `BackendCannotCarry` for a scheme that needs whole texts."""
     raise BackendCannotCarry(
         f"Scheme {scheme.shown_name!r} needs whole texts, but under context parallelism a process holds parts. "
         'Choose a scheme that only rotates, such as "yarn", or another kind of parallelism.'
@@ -205,11 +192,7 @@ def refuse_context_parallel(scheme: Scheme) -> None:
 
 
 def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
-    """Refuse terms that need whole texts under context parallelism.
-
-    Raises:
-        BackendCannotCarry: context parallelism is active, and the terms need more than each token's own position.
-    """
+    """Raise `BackendCannotCarry` under context parallelism for terms that need more than each token's own position."""
     if context_parallel_active() and (scheme.needs_whole_text or not terms.scales_only or mask is not None):
         refuse_context_parallel(scheme)
 

@@ -175,5 +175,5 @@ def forward_context(call: ForwardCall, keys: CachedPositions | None) -> ForwardC
         weights=bool(weights),
         texts=call.texts,
         text_keys=call.text_keys,
-        cached=call.own_cache is not None and call.use_cache is not False,
+        cached=call.cache is not None and call.use_cache is not False,
     )

@@ -105,9 +105,9 @@ def visible_keys(ctx: PositionContext, columns: Tensor, layer: PatchedLayer) -> 
     if layer.window is not None:
         seen = seen & (columns[-length:, None] - columns < layer.window)
     if layer.chunk is not None:
-        places = (columns[None, -length:], columns[None])
-        # Chunks count real tokens.
-        queries, keys = places if ctx.real_keys is None else (ctx.query_positions, ctx.key_positions)
+        queries, keys = columns[None, -length:], columns[None]
+        if ctx.real_keys is not None:  # chunks count real tokens
+            queries, keys = ctx.query_positions, ctx.key_positions
         seen = seen & (queries[:, :, None] // layer.chunk == keys[:, None, :] // layer.chunk)
     return (seen if ctx.real_keys is None else seen & ctx.real_keys[:, None, :])[:, None]
 

@@ -33,9 +33,6 @@ from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.forward.split_terms import SplitTerms
 from hf_posenc.schemes.base import Scheme
 
-NO_GRAPHS = "Scheme {} computes each request of a continuous batch by its own length, which CUDA graphs cannot replay."
-GRAPHS_OFF = "Pass ContinuousBatchingConfig(use_cuda_graph=False)."
-
 
 @dataclass(frozen=True)
 class PagedRequest:
@@ -102,7 +99,7 @@ def requests_of(scheme: Scheme, positions: Tensor, host: Mapping[str, Any]) -> l
         InvalidInput: a request's tokens do not follow its cached ones.
     """
     if is_captured(positions):
-        raise BackendCannotCarry(f"{NO_GRAPHS.format(repr(scheme.shown_name))} {GRAPHS_OFF}")
+        raise graphs_error(scheme)
     rows, keys = host["cu_seq_lens_q"], host["cu_seq_lens_k"]
     keys = keys["full_attention"] if isinstance(keys, Mapping) else keys
     starts = positions[0, rows[:-1].long().clamp(max=positions.shape[1] - 1)]
@@ -111,13 +108,22 @@ def requests_of(scheme: Scheme, positions: Tensor, host: Mapping[str, Any]) -> l
     for row, row_end, key, key_end, start in torch.stack([border.long() for border in borders], dim=1).tolist():
         if row == row_end or key == key_end:  # padding to a fixed batch size
             continue
-        if start != (key_end - key) - (row_end - row):
+        cached = (key_end - key) - (row_end - row)
+        if start != cached:
             raise InvalidInput(
-                f"A request of a continuous batch goes on at position {start} after "
-                f"{(key_end - key) - (row_end - row)} cached tokens. Let generate_batch number the tokens."
+                f"A request of a continuous batch goes on at position {start} after {cached} cached tokens. "
+                "Let generate_batch number the tokens."
             )
         requests.append(PagedRequest(slice(row, row_end), slice(key, key_end), start))
     return requests
+
+
+def graphs_error(scheme: Scheme) -> BackendCannotCarry:
+    """Error for a continuous batch that would be replayed as a CUDA graph."""
+    return BackendCannotCarry(
+        f"Scheme {scheme.shown_name!r} computes each request of a continuous batch by its own length, which CUDA "
+        "graphs cannot replay. Pass ContinuousBatchingConfig(use_cuda_graph=False)."
+    )
 
 
 def update_pages(host: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:

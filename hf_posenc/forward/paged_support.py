@@ -16,7 +16,7 @@ from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.current_forward import ATTENTIONS, schemes_of_base
 from hf_posenc.forward.engine_backend import batched_by_engine
 from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
-from hf_posenc.forward.paged import GRAPHS_OFF, NO_GRAPHS
+from hf_posenc.forward.paged import graphs_error
 from hf_posenc.schemes.base import Scheme, implements
 
 BACKENDS = ("sdpa", "paged|sdpa", "paged|eager")  # their names in continuous batching, from transformers 5.4 on
@@ -41,9 +41,8 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
             f"This {type(base).__name__} does not pass the arguments of continuous batching on to its layers in this "
             "version of transformers. Use model.generate."
         )
-    windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
-        getattr(config, "layer_types", None) or ()
-    )
+    kinds = getattr(config, "layer_types", None) or ()
+    windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in kinds
     for scheme in schemes_of_base(base):
         check_batched_scheme(scheme, config._attn_implementation, windowed=windowed, graphs=graphs)
 
@@ -73,7 +72,7 @@ def check_batched_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs
             f"reads them. {ONE_BY_ONE}"
         )
     if graphs and by_engine:
-        raise BackendCannotCarry(f"{NO_GRAPHS.format(name)} {GRAPHS_OFF}")
+        raise graphs_error(scheme)
     if backend not in BACKENDS and by_engine:
         raise BackendCannotCarry(
             f"The attention backend {backend!r} cannot compute scheme {name} in continuous batches. Use "

@@ -6,15 +6,13 @@ tensors of one layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import PositionMap, Region, at_zero, value_of
+from hf_posenc.core.regions import PositionMap, at_zero, value_of
 from hf_posenc.core.rotation import Table, rotate, table
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import OptionOutOfRange
@@ -60,9 +58,13 @@ def region_rotations(
         if rotation is None:  # only biases read positions
             rotations.append(RegionRotation(new_copy=new_copy))
             continue
-        query, key = cos_sin_of(scheme, number, region, rotation, ctx)
-        if key_ctx is not None:
-            _, key = cos_sin_of(scheme, number, region, rotation, key_ctx)
+        query_at: PositionMap | None = region.query_bands_at or region.query_at
+        key_at: PositionMap | None = region.key_bands_at or region.key_at
+        if rotation.axes is not None and region.bands == 0:
+            query_at = key_at = None
+        query = key = cos_sin_of(scheme, ctx, rotation, (number, "query"), query_at, region.query_decay_steps)
+        if key_ctx is not None or region.remaps or rotation.decay:
+            key = cos_sin_of(scheme, key_ctx or ctx, rotation, (number, "key"), key_at, region.key_decay_steps)
         # Keys at position 0 are neither rotated nor scaled, and stay as projected.
         leaves_zero_alone = rotation.amplitude == 1 and not rotation.decay and rotation.axes is None
         rotates_keys = region.key_at is not at_zero or not leaves_zero_alone
@@ -100,48 +102,45 @@ def rotate_regions(
 
 
 def cos_sin_of(
-    scheme: Scheme, number: int, region: Region, rotation: Rotation, ctx: PositionContext
-) -> tuple[Table, Table]:
-    """Cosines and sines of queries and keys in one region of a scheme."""
-    query_at, key_at = region.query_bands_at or region.query_at, region.key_bands_at or region.key_at
-    remaps = rotation.axes is None or region.bands > 0
-    of_query = partial(_cos_sin, scheme, rotation, query_at if remaps else None, region.query_decay_steps, ctx)
-    of_key = partial(_cos_sin, scheme, rotation, key_at if remaps else None, region.key_decay_steps, ctx)
-    one_table = not region.remaps and not rotation.decay
-    if rotation.learned:  # layers must not share values with a gradient
-        query = of_query(ctx.query_positions)
-        return query, query if one_table else of_key(ctx.query_positions)
-
-    def table_at(place: PositionMap, make: Callable[[Tensor], Table]) -> Table:
-        if ctx.first is None or not remaps or rotation.decay or is_traced():
-            return make(ctx.query_positions)
-        return scheme.tables.rows(
-            (value_of(place), rotation), ctx.first, ctx.query_positions.shape[1], ctx.device, make
-        )
-
-    # Schemes of different layers may rotate equally and remap differently: a table belongs to one scheme object.
-    query = ctx.once((id(scheme.original), number, "query"), lambda: table_at(query_at, of_query))
-    if one_table:
-        return query, query
-    return query, ctx.once((id(scheme.original), number, "key"), lambda: table_at(key_at, of_key))
-
-
-def _cos_sin(
     scheme: Scheme,
+    ctx: PositionContext,
     rotation: Rotation,
+    use: tuple[int, str],
     remap: PositionMap | None,
     decay_steps: PositionMap,
-    ctx: PositionContext,
-    positions: Tensor,
 ) -> Table:
-    """Cosines and sines at remapped positions; without ``remap`` at coordinates of the caller or the scheme."""
-    if remap is not None:
-        places: Tensor = remap(positions)
-    elif ctx.coordinates is not None and not implements(scheme, "coordinates"):
-        places = ctx.coordinates
-    else:
-        places = scheme.coordinates(positions, ctx.coordinates)
-    return table(rotation, places, decay_steps(positions))
+    """Cosines and sines at the positions of a context's queries, computed once per forward pass unless learned.
+
+    Args:
+        scheme: scheme with the rotation.
+        ctx: positions, and coordinates of the caller.
+        rotation: rotation of a region.
+        use: number of the region, and whose positions these are: part of the memo's key.
+        remap: position map of the region; None for a rotation along axes, which follows coordinates.
+        decay_steps: maps positions to the decay steps of the rotation.
+    """
+
+    def at(positions: Tensor) -> Table:
+        places = coordinates_of(scheme, ctx) if remap is None else remap(positions)
+        return table(rotation, places, decay_steps(positions))
+
+    def make() -> Table:
+        positions = ctx.query_positions
+        if remap is None or ctx.first is None or rotation.decay or rotation.learned or is_traced():
+            return at(positions)
+        return scheme.tables.rows((value_of(remap), rotation), ctx.first, positions.shape[1], ctx.device, at)
+
+    if rotation.learned:  # layers must not share values with a gradient
+        return make()
+    # Schemes of different layers may rotate equally and remap differently: a table belongs to one scheme object.
+    return ctx.once((id(scheme.original), *use), make)
+
+
+def coordinates_of(scheme: Scheme, ctx: PositionContext) -> Tensor:
+    """Coordinates of the queries, ``[batch or 1, query, axes]``: of the caller, or of a scheme that defines them."""
+    if ctx.coordinates is not None and not implements(scheme, "coordinates"):
+        return ctx.coordinates
+    return scheme.coordinates(ctx.query_positions, ctx.coordinates)
 
 
 def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:

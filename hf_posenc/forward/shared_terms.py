@@ -7,7 +7,7 @@ forward pass, and are shared if nothing reads it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeVar
 
@@ -73,27 +73,27 @@ class SchemeTraits:
 
 def scheme_traits(scheme: Scheme, causal: bool) -> SchemeTraits:
     """Properties of a scheme that hold for every forward pass of a decoder (``causal``) or of an encoder."""
-    learned = first_with_parameters(scheme) is not None
-    prepares, extra_channels = implements(scheme, "prepare"), implements(scheme, "extra_key_channels")
-    caches_one_key = scheme.caches_one_key
-    if learned or is_traced():
+    traits = SchemeTraits(
+        name=scheme.shown_name, learned=first_with_parameters(scheme) is not None,
+        prepares=implements(scheme, "prepare"), extra_channels=implements(scheme, "extra_key_channels"),
+        caches_one_key=scheme.caches_one_key,
+    )  # fmt: skip
+    if traits.learned or is_traced():
         rotates = any(implements(scheme, hook) for hook in ("rotation", "regions"))
-        rotation = None if rotates else NoRotation(1)
-        return SchemeTraits(scheme.shown_name, learned, prepares, extra_channels, caches_one_key, rotation)
+        return traits if rotates else replace(traits, rotation=NoRotation(1))
     ctx = PositionContext(
         query_positions=PER_LAYER, key_positions=PER_LAYER, causal=causal, contiguous=PER_LAYER, real_keys=PER_LAYER,
         hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER, coordinates=PER_LAYER,
         first=PER_LAYER, kept=PER_LAYER, text_keys=PER_LAYER,
     )  # fmt: skip
-    decode, terms = None, None
     regions = _unless_per_layer(scheme.regions, ctx)
-    if regions is not None and all(map(_is_fixed, regions)):
-        stored = stored_region(regions) if caches_one_key else None
-        decode = decode_rotation(regions, scheme.rotation(), stored)
-        terms = None if extra_channels else _unless_per_layer(shared_terms, scheme, ctx)
+    if regions is None or not all(map(_is_fixed, regions)):
+        return traits
+    stored = stored_region(regions) if traits.caches_one_key else None
+    terms = None if traits.extra_channels else _unless_per_layer(shared_terms, scheme, ctx)
     if terms is not None and _holds_tensors(terms):  # tensors would not move with the model
         terms = None
-    return SchemeTraits(scheme.shown_name, learned, prepares, extra_channels, caches_one_key, decode, terms)
+    return replace(traits, rotation=decode_rotation(regions, scheme.rotation(), stored), terms=terms)
 
 
 def _unless_per_layer(make: Callable[..., T], *args: Any) -> T | None:
@@ -119,10 +119,11 @@ def terms_are_shared(terms: Terms) -> bool:
 
     A closure is evaluated later and may refer to tensors of one layer; a method of the scheme does not.
     """
-    return len(terms.values) == 0 and all(
-        isinstance(bias.of_distance, MethodType) if isinstance(bias, ToeplitzBias) else isinstance(bias, KeyBias)
-        for bias in terms.bias
-    )
+    for bias in terms.bias:
+        is_closure = isinstance(bias, ToeplitzBias) and not isinstance(bias.of_distance, MethodType)
+        if is_closure or not isinstance(bias, (KeyBias, ToeplitzBias)):
+            return False
+    return len(terms.values) == 0
 
 
 def _holds_tensors(split: SplitTerms) -> bool:

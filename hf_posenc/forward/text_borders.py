@@ -72,13 +72,15 @@ def check_text_keyword(name: str, value: Any, starts: Tensor | None, tokens: Ten
         raise InvalidInput(f"{name} must be whole numbers in a tensor, got {shown(value)}. Pass torch.tensor(…).")
     batch, length = tokens.shape[:2]
     if name == TEXT_OF_TOKEN:
-        count, valid = 1 + int(value.diff(dim=-1).ne(0).sum(-1).max()), value.shape[-1] == length
+        count = 1 + int(value.diff(dim=-1).ne(0).sum(-1).max())
+        valid = value.shape[-1] == length
         keyword_starts = pad(value.diff(dim=-1) != 0, (1, 0), value=True)
     else:
-        count, valid = value.numel() - 1, value.ndim == 1 and value.numel() > 1
+        count = value.numel() - 1
         if count == batch == 1 and starts is None and value.device.type != "cpu":
             return
-        valid = valid and int(value[0]) == 0 and int(value[-1]) == batch * length and bool((value.diff() > 0).all())
+        valid = value.ndim == 1 and count > 0 and int(value[0]) == 0 and int(value[-1]) == batch * length
+        valid = valid and bool((value.diff() > 0).all())
         keyword_starts = torch.zeros(batch * length, dtype=torch.bool, device=value.device)
         if valid:
             keyword_starts = keyword_starts.index_fill_(0, value[:-1].long(), True).view(batch, length)

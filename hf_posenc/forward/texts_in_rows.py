@@ -54,29 +54,18 @@ def with_packed_texts(call: ForwardCall) -> ForwardCall:
     text_keywords = [name for name in (*CU_SEQ_LENS, TEXT_OF_TOKEN) if keywords.get(name) is not None]
     if call.paged or (call.length == 1 and not text_keywords):  # a decoding step
         return call
-    texts = starts = None
+    starts = None
     if mask is None:
-        texts = _by_positions(call)
-        if texts is not None:
-            starts = pad(texts.diff(dim=-1) != 0, (1, 0), value=True)
-            call = call if is_traced() else _without_cache(call)
+        call, starts = _by_positions(call)
     elif isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-2] == call.length:
-        counts = call.masks_by_kind is None and call.position_ids is None and call.coordinates is None
-        if text_keywords or counts or not call.causal or has_recurrent_layers(call.base):
-            call, starts = _by_mask(call, mask, counts=counts)
+        call, starts = _by_mask(call, mask, required=len(text_keywords) > 0)
     elif isinstance(mask, BlockMask) and not is_traced():
-        starts = ~sees_previous(mask, call.tokens.shape[0], call.length)
-        if call.position_ids is None and has_several_texts(starts):
-            raise MaskMismatch(
-                "The BlockMask separates texts within a row, but positions would count them as one text. "
-                "Pass position_ids that begin again at every text."
-            )
+        starts = _by_block_mask(call, mask)
     if text_keywords and not is_traced():
         for name in text_keywords:
             check_text_keyword(name, keywords[name], starts, call.tokens)
         check_max_lengths(keywords)
-    keys = None if call.causal or starts is None else tokens_of_text(starts)
-    return call if texts is None and keys is None else replace(call, texts=texts, text_keys=keys)
+    return call if starts is None or call.causal else replace(call, text_keys=tokens_of_text(starts))
 
 
 def with_text_lengths(call: ForwardCall) -> ForwardCall:
@@ -116,47 +105,67 @@ def _reads_text_lengths(scheme: Scheme, causal: bool) -> bool:
     return (scheme.needs_whole_text and not scheme.randomises) or (not causal and implements(scheme, "row_rotation"))
 
 
-def _by_positions(call: ForwardCall) -> Tensor | None:
-    """Number of each token's text. A text begins where positions begin again, or leave a gap in uncached calls."""
-    positions, coordinates, causal = call.position_ids, call.coordinates, call.causal
-    cached = _asks_for_cache(call) if causal else False
-    if positions is None and coordinates is None:
+def _by_positions(call: ForwardCall) -> tuple[ForwardCall, Tensor | None]:
+    """The call with the number of each token's text, and the first token of each text; None for one text a row."""
+    borders = _borders_in_positions(call)
+    if borders is None:
+        return call, None
+    call = call if is_traced() else _without_cache(call)
+    return replace(call, texts=pad(borders.cumsum(-1), (1, 0))), pad(borders, (1, 0), value=True)
+
+
+def _borders_in_positions(call: ForwardCall) -> Tensor | None:
+    """Whether a text begins after each token but the last, ``[batch or 1, token − 1]``; None for one text a row.
+
+    A text begins where positions begin again, or leave a gap in uncached calls.
+    """
+    positions, coordinates = call.position_ids, call.coordinates
+    if not call.causal:  # encoders accept positions in any order, and transformers never separates texts by them
+        if positions is not None and coordinates is None and not is_traced():
+            _refuse_restart(positions)
         return None
+    cached = _asks_for_cache(call)
     if is_traced():  # values are unknown: without a cache, the mask of every call separates texts
-        separates = causal and cached is False and positions is not None
-        return _text_numbers(positions.diff(dim=-1) != 1) if separates else None
-    if coordinates is not None and not causal:  # patches of an image have any order
-        return None
+        if cached is not False or positions is None:
+            return None
+        return positions.diff(dim=-1) != 1
     if coordinates is not None:  # images leave gaps, but time never decreases within a text
-        again = borders = coordinates[..., 0].diff(dim=-1) < 0
+        restarts = borders = coordinates[..., 0].diff(dim=-1) < 0
     elif positions is None or in_steps_of_one(positions):
         return None
     else:
         steps = positions.diff(dim=-1)
-        again, borders = steps <= 0, steps != 1
-        if not causal:  # encoders accept positions in any order, and transformers never separates texts by them
-            again = positions[:, 1:] == positions[:, :1]
-    begins_again = bool(again.any())
-    if begins_again and not causal:
+        restarts, borders = steps <= 0, steps != 1
+    if not bool(restarts.any()):
+        return borders if cached is False and bool(borders.any()) else None
+    if cached:
+        raise MaskMismatch(f"position_ids restart within a row: a KV cache would mix its texts. {UNCACHED}")
+    return borders
+
+
+def _refuse_restart(positions: Tensor) -> None:
+    """Refuse positions ``[batch or 1, token]`` of an encoder that begin again within a row."""
+    if bool((positions[:, 1:] == positions[:, :1]).any()):
         raise MaskMismatch(
             "position_ids begin again within a row, but an encoder reads the row as one text. Pass an attention_mask "
             "[batch, 1, tokens, tokens] that separates the texts; or, for one text, a mask of ones."
         )
-    if begins_again and cached:
-        raise MaskMismatch(f"position_ids restart within a row: a KV cache would mix its texts. {UNCACHED}")
-    if not causal or (cached is not False and not begins_again) or not bool(borders.any()):
-        return None
-    return _text_numbers(borders)
 
 
-def _by_mask(call: ForwardCall, mask: Tensor, *, counts: bool) -> tuple[ForwardCall, Tensor | None]:
+def _by_mask(call: ForwardCall, mask: Tensor, *, required: bool) -> tuple[ForwardCall, Tensor | None]:
     """The call, and the first token of each text under a mask ``[batch or 1, heads or 1, token, key]`` (None: unknown).
 
-    If ``counts`` is true, the returned call has positions that count from 0 in each text.
+    Without positions of the caller, the returned call has positions that count from 0 in each text. Otherwise the texts
+    of a decoder are found only if they are ``required``, or if other layers than attention would mix them.
     """
+    counts = call.masks_by_kind is None and call.position_ids is None and call.coordinates is None
+    if call.causal and not (counts or required or has_recurrent_layers(call.base)):
+        return call, None
     cached = _asks_for_cache(call)
     if is_traced():
-        starts, packed = (text_starts(mask), True) if counts and cached is False else (None, False)
+        if not counts or cached is not False:
+            return call, None
+        starts, packed = text_starts(mask), True
     else:
         # A static cache has more columns than keys.
         past = min(int(call.past), mask.shape[-1] - mask.shape[-2])
@@ -169,10 +178,21 @@ def _by_mask(call: ForwardCall, mask: Tensor, *, counts: bool) -> tuple[ForwardC
             )
         if packed:
             call = _without_cache(call, keep=not counts)
-    if starts is not None and counts and (packed or cached is False):
+    if counts and (packed or cached is False):
         index = torch.arange(starts.shape[1], device=starts.device)
         call = replace(call, position_ids=index - torch.where(starts, index, 0).cummax(-1).values)
     return call, starts
+
+
+def _by_block_mask(call: ForwardCall, mask: BlockMask) -> Tensor:
+    """First token of each text under a mask of flex attention, ``[batch, token]``."""
+    starts = ~sees_previous(mask, call.tokens.shape[0], call.length)
+    if call.position_ids is None and has_several_texts(starts):
+        raise MaskMismatch(
+            "The BlockMask separates texts within a row, but positions would count them as one text. "
+            "Pass position_ids that begin again at every text."
+        )
+    return starts
 
 
 def _asks_for_cache(call: ForwardCall) -> bool | None:
@@ -201,8 +221,3 @@ def has_recurrent_layers(base: nn.Module) -> bool:
     config: Any = base.config
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     return getattr(base, "_is_stateful", False) if kinds is None else any(kind.startswith(RECURRENT) for kind in kinds)
-
-
-def _text_numbers(borders: Tensor) -> Tensor:
-    """Number of each token's text, ``[batch or 1, token]``; ``borders`` is true between two texts."""
-    return pad(borders.cumsum(-1), (1, 0))

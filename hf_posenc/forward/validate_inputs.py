@@ -46,24 +46,28 @@ def tokens_of_call(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bo
         raise InvalidInput(
             f"The call has {'neither' if ids is None else 'both'} input_ids and inputs_embeds. Pass one of the two."
         )
-    name, tokens, axes = ("inputs_embeds", embeddings, 3) if ids is None else ("input_ids", ids, 2)
-    check_tensor(name, tokens)
-    if ids is not None and flattens and ids.ndim > axes:  # several texts a row, as for multiple choice
-        ids = tokens = ids.flatten(0, -2)
-    if tokens.ndim != axes:
-        raise InvalidInput(
-            f"{name} have the shape {tuple(tokens.shape)}. Pass [batch, tokens{', width' if axes == 3 else ''}]."
-        )
+    if ids is None:
+        check_tensor("inputs_embeds", embeddings)
+        _check_axes("inputs_embeds", embeddings, ("batch", "tokens", "width"))
+        if not embeddings.is_floating_point():
+            kind = dtype_name(embeddings.dtype)
+            raise InvalidInput(f"inputs_embeds are {kind} values. Pass token numbers as input_ids.")
+        return embeddings
+    check_tensor("input_ids", ids)
+    if flattens and ids.ndim > 2:  # several texts a row, as for multiple choice
+        ids = ids.flatten(0, -2)
+    _check_axes("input_ids", ids, ("batch", "tokens"))
+    table = module.get_input_embeddings()
+    table = table._modules.get("base_layer", table)  # PEFT wraps the model's own embedding
+    _check_ids(ids, getattr(table, "num_embeddings", None))
+    return ids
+
+
+def _check_axes(name: str, tokens: Tensor, axes: tuple[str, ...]) -> None:
+    if tokens.ndim != len(axes):
+        raise InvalidInput(f"{name} have the shape {tuple(tokens.shape)}. Pass [{', '.join(axes)}].")
     if tokens.shape[0] == 0 or tokens.shape[1] == 0:
         raise InvalidInput(f"The input has no tokens, its shape is {tuple(tokens.shape)}. Pass at least one.")
-    if ids is None:
-        if not tokens.is_floating_point():
-            raise InvalidInput(f"inputs_embeds are {dtype_name(tokens.dtype)} values. Pass token numbers as input_ids.")
-    else:
-        table = module.get_input_embeddings()
-        table = table._modules.get("base_layer", table)  # PEFT wraps the model's own embedding
-        _check_ids(tokens, getattr(table, "num_embeddings", None))
-    return tokens
 
 
 def _check_ids(ids: Tensor, vocabulary: int | None) -> None:
@@ -125,11 +129,7 @@ def check_range(positions: Tensor) -> None:
 
 
 def check_tensor(name: str, value: Any) -> None:
-    """Refuse an argument that is no tensor.
-
-    Raises:
-        InvalidInput: the argument is no tensor.
-    """
+    """Refuse an argument that is no tensor; raises `InvalidInput`."""
     if not isinstance(value, Tensor):
         raise InvalidInput(f"{name} must be a torch.Tensor, got {shown(value)}. Pass torch.tensor(…).")
 
@@ -140,17 +140,15 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 # Keywords that never change attention.
-HARMLESS = frozenset(
-    (
-        *("position_ids", "cache_position", "use_cache"),
-        *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "logits_to_keep"),
-        *("labels", "shift_labels", "num_items_in_batch", "ignore_index"),
-        *("skip_logits", "return_token_accuracy", "use_token_scaling"),
-        *("token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"),
-        *("mm_token_type_ids", "image_grid_thw", "video_grid_thw", "video_second_per_grid", "second_per_grid_ts"),
-        *("pixel_values", "pixel_values_videos", "image_sizes", "input_features", "feature_attention_mask"),
-    )
-)
+HARMLESS = frozenset((
+    "position_ids", "cache_position", "use_cache",
+    "output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "logits_to_keep",
+    "labels", "shift_labels", "num_items_in_batch", "ignore_index",
+    "skip_logits", "return_token_accuracy", "use_token_scaling",
+    "token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length",
+    "mm_token_type_ids", "image_grid_thw", "video_grid_thw", "video_second_per_grid", "second_per_grid_ts",
+    "pixel_values", "pixel_values_videos", "image_sizes", "input_features", "feature_attention_mask",
+))  # fmt: skip
 PACKED_TEXT_KEYWORDS = frozenset((*CU_SEQ_LENS, *MAX_LENGTHS, TEXT_OF_TOKEN))
 BUILT_IN_BACKENDS = ("eager", "sdpa", "flex_attention")  # transformers' own, besides FlashAttention
 _PARAMETERS: dict[type, frozenset[str]] = {}
@@ -210,11 +208,7 @@ def check_keywords(
 
 
 def refuse_keyword(name: str, value: Any, scheme: Scheme) -> None:
-    """Raise the error for a keyword that is not honoured.
-
-    Raises:
-        UnknownKeyword: always.
-    """
+    """Raise `UnknownKeyword` for a keyword that is not honoured."""
     raise UnknownKeyword(
         f"Attention is called with {name}={shown(value)}, which scheme {scheme.shown_name!r} ignores, like "
         "every other scheme. Leave it out; the model's configuration may have an option for it."

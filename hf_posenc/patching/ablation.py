@@ -35,9 +35,9 @@ def unprepared(scheme: Scheme, *states: Tensor) -> tuple[Tensor, ...]:
 
 
 HOOKS = (
-    *("embed", "rotation", "row_rotation", "regions", "bias", "values"),
-    *("query_scale", "row_scale", "logit_scale", "visible", "sink"),
-)
+    "embed", "rotation", "row_rotation", "regions", "bias", "values", "query_scale", "row_scale", "logit_scale",
+    "visible", "sink",
+)  # fmt: skip
 NEUTRAL: Hooks = {**{name: getattr(Scheme, name) for name in HOOKS}, "prepare": unprepared}
 """The hooks of a scheme that overrides none, as functions of the scheme and the hook's arguments."""
 

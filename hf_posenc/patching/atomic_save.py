@@ -69,8 +69,8 @@ def save_atomically(
             check_unchanged(patch)
     check_recorded(model)
     save_pretrained: Any = getattr(type(model), METHOD)
-    writes_elsewhere = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
-    if (args or writes_elsewhere) and (code or results is not None):
+    unstaged = bool(args or kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint"))
+    if unstaged and (code or results is not None):
         raise NotExpressible(
             "Code and results go into a checkpoint that one process writes into a folder. Leave out push_to_hub, "
             "distributed_checkpoint and arguments without a name; model.push_to_hub(name, code='bundle') uploads."
@@ -78,7 +78,7 @@ def save_atomically(
     folder_to_write(save_directory)  # raises for a file, where transformers only logs an error
     if not getattr(model, "_hf_peft_config_loaded", False):
         refuse_adapter_folder(Path(save_directory))
-    if args or writes_elsewhere or not kwargs.get("is_main_process", True):
+    if unstaged or not kwargs.get("is_main_process", True):
         return save_pretrained(model, save_directory, *args, **kwargs)
     if not hasattr(model, "hf_device_map") and any(weight.is_meta for weight in model.parameters()):
         # transformers saves offloaded weights only with a device map

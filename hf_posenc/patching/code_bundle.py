@@ -185,10 +185,12 @@ def auto_classes(host: Any) -> dict[str, str]:
         auto = getattr(transformers.models.auto.modeling_auto, name)
         if name.startswith("AutoModel") and hasattr(auto, "_model_mapping") and hasattr(transformers, name):
             chosen = auto._model_mapping.get(host.config_class, ())
-            for cls in chosen if isinstance(chosen, tuple) else (chosen,):
+            chosen = chosen if isinstance(chosen, tuple) else (chosen,)
+            for cls in chosen:
                 if name not in choices or cls is host:
                     choices[name] = cls.__name__
-    return dict(sorted(choices.items(), key=lambda c: c[1] != host.__name__ or not c[0].startswith("AutoModelFor")))
+    first = {name: cls for name, cls in choices.items() if cls == host.__name__ and name.startswith("AutoModelFor")}
+    return first | choices
 
 
 def closure(names: Iterable[str]) -> set[str]:

@@ -39,9 +39,8 @@ def restore_dtype(layers: Iterable[nn.Module]) -> None:
     for layer in layers:
         if MARK in layer.__dict__:
             dtype = layer.__dict__.pop(MARK)
-            with_kwargs = layer._forward_pre_hooks_with_kwargs
-            remove_hooks(layer._forward_pre_hooks, lambda hook: hook is to_float32, with_kwargs)
-            remove_hooks(layer._forward_hooks, lambda hook: getattr(hook, "func", None) is to_dtype)
+            remove_hooks(layer._forward_pre_hooks, to_float32, layer._forward_pre_hooks_with_kwargs)
+            remove_hooks(layer._forward_hooks, to_dtype)
             for weight in layer.parameters(recurse=False):
                 weight.data = weight.data.to(dtype)
 

@@ -130,10 +130,8 @@ def differences(module: Any, fresh: Any) -> Iterator[tuple[str, str, str]]:
         if scales_differently or (name.endswith(KIND) and live != expected):
             yield name, shown(live), shown(expected)
     kinds = getattr(module, KIND, None)
-    follows_length = any(
-        kind and ("dynamic" in kind or "longrope" in kind)
-        for kind in (kinds.values() if isinstance(kinds, dict) else [kinds])
-    )
+    kinds = list(kinds.values()) if isinstance(kinds, dict) else [kinds]
+    follows_length = any("dynamic" in kind or "longrope" in kind for kind in kinds if kind)
     for name, live in module._buffers.items():
         if not name.endswith(FREQUENCIES) or live is None or live.is_meta or (follows_length and UNSCALED not in name):
             continue

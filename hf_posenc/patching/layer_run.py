@@ -46,7 +46,7 @@ class InFloat32(TorchFunctionMode):
         return function(*cast(args, HALF, torch.float32), **cast(kwargs or {}, HALF, torch.float32))
 
 
-def packed(attention: nn.Module) -> list[nn.Module]:
+def quantised_modules(attention: nn.Module) -> list[nn.Module]:
     """Modules inside ``attention`` with quantised weights: integers, or tensors of a class of their own."""
 
     def is_quantised(tensor: Tensor) -> bool:
@@ -61,14 +61,14 @@ def runs_in_float32(attentions: Sequence[nn.Module], backend: str | None) -> boo
 
     A module that holds quantised weights itself cannot, nor can kernels that read half precision only.
     """
-    holds_quantised = any(attention in packed(attention) for attention in attentions)
+    holds_quantised = any(attention in quantised_modules(attention) for attention in attentions)
     return not holds_quantised and (backend or "eager") in ENGINE_BACKENDS
 
 
 @contextmanager
 def in_float32(attention: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """Run an attention module in float32, and its quantised projections in ``dtype``."""
-    mode, projections = InFloat32(), packed(attention)
+    mode, projections = InFloat32(), quantised_modules(attention)
 
     def pause(module: nn.Module, args: Any, kwargs: Any) -> Any:
         mode.paused = True

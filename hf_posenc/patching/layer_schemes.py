@@ -100,9 +100,9 @@ def build_layer_schemes(
 
 
 def _check_sharing(schemes: list[Scheme]) -> None:
-    for part in (part for scheme in schemes for part in scheme.schemes if part.shared):
+    for part in (part for scheme in schemes for part in scheme.schemes):
         option = part.sharing_option
-        if option in part.changed_options:
+        if part.shared and option in part.changed_options:
             raise OptionOutOfRange(
                 f"{option}={part.changed_options[option]} of {part.record.name!r} cannot take effect, because each "
                 "layer has a scheme of its own in this model or composition. Leave it out."

@@ -160,12 +160,15 @@ def rows_of(results: Any) -> list[Mapping[str, Any]]:
 
 def rows_in(path: Path) -> Iterator[Mapping[str, Any]]:
     """The rows in a JSON file that ``hf-posenc eval`` or ``compare`` wrote, or in all such files of a folder."""
-    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    for file in files:
         try:
             rows = read_object(file, LARGEST_FILE).get("rows")
         except (OSError, ValueError):  # a file of another program
             continue
-        for row in rows if isinstance(rows, list) else ():
+        if not isinstance(rows, list):
+            continue
+        for row in rows:
             if isinstance(row, Mapping) and row.keys() >= ROW and isinstance(row["value"], (int, float)):
                 yield row
 

@@ -235,13 +235,13 @@ def scheme_set_aside(model: nn.Module) -> Iterator[None]:
     Raises:
         ModelInUse: this thread is inside a forward pass of the model.
     """
-    restore: Callable[[], None] = lambda: None  # noqa: E731
-    if is_patched(model):
-        restore = snapshot(model)
+    restore = snapshot(model) if is_patched(model) else None
+    if restore is not None:
         unpatch_model(model)
     try:
         yield
     finally:
         if is_patched(model):
             unpatch_model(model)
-        restore()
+        if restore is not None:
+            restore()

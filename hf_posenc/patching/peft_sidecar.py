@@ -162,11 +162,7 @@ def unguard_adapter_config(content: Mapping[str, Any], where: str) -> dict[str, 
 
 
 def refuse_adapter_folder(folder: Path) -> None:
-    """Refuse to write a model into an adapter's folder, because loaders would put the adapter on top of the model.
-
-    Raises:
-        FolderUnusable: the folder holds a PEFT adapter.
-    """
+    """Raise `FolderUnusable` for a folder with a PEFT adapter: loaders would put it on top of a model saved there."""
     if (folder / PEFT_CONFIG).is_file():
         raise FolderUnusable(
             f"{shown(str(folder))} holds a PEFT adapter, which transformers would load on top of a model saved there. "

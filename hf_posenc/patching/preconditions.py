@@ -78,13 +78,13 @@ def check_existing_scaling(patch: Patch, *, trained_length_given: bool) -> None:
     if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
         name = next((s.shown_name for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
         stretched = patch.geometry.rotary is not None and scaling not in adapter.length_dependent
-        other = f', or stretch what is there: scheme="host+{name}"' if stretched else ""
+        alternative = f', or stretch what is there: scheme="host+{name}"' if stretched else ""
         known, theta = adapter.trained_length(config), getattr(config, TRAINED_THETA, None)
         length = known if hasattr(config, TRAINED_LENGTH) or known < adapter.host_length(config) else ""
-        base = "" if theta is None else f" and base={theta:g}"
+        and_base = "" if theta is None else f" and base={theta:g}"
         raise AlreadyScaled(
             f"This model's configuration scales positions already ({scaling}), and the scheme would overwrite that. "
-            f"Pass trained_length={length}{base} of the training before that scaling{other}."
+            f"Pass trained_length={length}{and_base} of the training before that scaling{alternative}."
         )
     if not all(s.replaces_host for s in schemes) and scaling in adapter.length_dependent:
         raise AlreadyScaled(
@@ -110,7 +110,9 @@ def check_layer_count(patch: Patch) -> None:
 def check_layer_indices(patch: Patch) -> None:
     """Refuse equal ``layer_idx`` in a patched decoder of another package's adapter. The general one detects them."""
     base = patch.base
-    attentions = set(base.__dict__[ATTENTIONS]) if is_third_party(patch.adapter) else set()
+    if not is_third_party(patch.adapter):
+        return
+    attentions = set(base.__dict__[ATTENTIONS])
     layers = [(name, module) for name, module in base.named_modules(remove_duplicate=False) if module in attentions]
     indices = [getattr(module, "layer_idx", None) for _, module in layers]
     shared = [name for (name, _), i in zip(layers, indices, strict=True) if i is not None and indices.count(i) > 1]

@@ -33,8 +33,8 @@ from hf_posenc.patching.expected_effect import differs_from_host, shows_silent_t
 from hf_posenc.patching.layer_run import (
     factor_name,
     in_float32,
-    packed,
     perturb_positions,
+    quantised_modules,
     relative_change,
     runs_in_float32,
     scaled_scores,
@@ -121,8 +121,9 @@ class EffectProbe:
         if self.deferred:
             return Proof("deferred")
         with evaluation_mode(self.base):
-            for layer in self.layers if is_third_party(self.adapter) else ():
-                self.check_own_positions(layer)
+            if is_third_party(self.adapter):
+                for layer in self.layers:
+                    self.check_own_positions(layer)
             proofs = [self.verdict_of(layer, patch) for layer in self.layers]
         moved = [proof for proof in proofs if proof.verdict == "moved"]
         if not moved:
@@ -168,13 +169,8 @@ class EffectProbe:
         if self.widened:
             refuse_not_finite(self.run_in_own_dtype(layer), scheme)
         change, moves = 0.0, False
-        before, nudged = self.unpatched[layer]
         for sharper in SHARPENING:
-            if sharper != SHARPENING[0]:
-                with unpatched_view(patch):
-                    before, nudged = self.run_unpatched(layer, sharper)
-            moved = relative_change(self.run_patched(layer, sharper), before)
-            angles = relative_change(nudged, before).cummax(0).values
+            moved, angles = self.changes_at(layer, sharper, patch)
             shown = (MIN_CHANGE * angles).clamp(min=self.rounding(layer, sharper))
             allowed = (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype] * sharper)
             self.check_unaffected(moved, allowed, scheme)
@@ -182,7 +178,7 @@ class EffectProbe:
             moves = bool((moved > (shown if may_move else allowed)).any())
             if moves or not must_move:
                 break
-        if moves < must_move or moves > may_move:
+        if (must_move and not moves) or (moves and not may_move):
             what = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the model's own"
             raise NoEffect(
                 f"Scheme {scheme.shown_name!r} was installed, but {what}. The model was restored; check its "
@@ -192,6 +188,16 @@ class EffectProbe:
             return Proof("identity", change)
         self.check_terms(layer, scheme)
         return Proof("moved", change, scheme.unchanged_below)
+
+    def changes_at(self, layer: int, sharper: float, patch: Patch) -> tuple[Tensor, Tensor]:
+        """Changes ``[token]`` of the outputs by the patch, and by float32 angles, with scores times ``sharper``."""
+        if sharper == SHARPENING[0]:
+            before, nudged = self.unpatched[layer]
+        else:
+            with unpatched_view(patch):
+                before, nudged = self.run_unpatched(layer, sharper)
+        moved = relative_change(self.run_patched(layer, sharper), before)
+        return moved, relative_change(nudged, before).cummax(0).values
 
     def check_terms(self, layer: int, scheme: Scheme) -> None:
         """Refuse a patched layer that drops a term of its scheme, or keeps the positions that the scheme replaces."""
@@ -250,7 +256,9 @@ class EffectProbe:
     def rounding(self, layer: int, sharper: float) -> float:
         """Largest relative change of a layer's outputs that rounding may cause, with scores times ``sharper``."""
         accumulated = ROUNDING[self.hidden.dtype] * sharper
-        if self.widened and packed(self.attentions[layer]):  # the output projection may round to the other side
+        if self.widened and quantised_modules(
+            self.attentions[layer]
+        ):  # the output projection may round to the other side
             return max(accumulated, 2 * torch.finfo(self.own_dtype).eps)
         return accumulated
 

@@ -22,6 +22,11 @@ from hf_posenc.patching.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan
 
+FORMAT = 1
+LENGTHS = ("trained_length", "target_length", "host_length")
+FIELDS = ("format", "scheme", "layers", *LENGTHS)
+PART = {"name", "options"}  # keys of a part of a scheme
+
 
 @dataclass(frozen=True)
 class SchemeConfig:
@@ -123,22 +128,13 @@ def _plan(parts: Any) -> Plan:
     if not isinstance(parts, list) or not 1 <= len(parts) <= MOST_PARTS:
         raise ValueError(f"scheme must be a list of 1 to {MOST_PARTS} parts, got {shown(parts)}")
     for part in parts:
-        if (
-            not isinstance(part, Mapping)
-            or set(part) != {"name", "options"}
-            or not isinstance(part["options"], Mapping)
-        ):
+        if not (isinstance(part, Mapping) and part.keys() == PART and isinstance(part["options"], Mapping)):
             raise ValueError(f"a part of a scheme has a name and options, got {shown(part)}")
     return plan([(part["name"], part["options"]) for part in parts])
 
 
 def _first(error: Exception) -> str:
     return str(error).partition(". ")[0].rstrip(".")
-
-
-FORMAT = 1
-FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host_length")
-LENGTHS = ("trained_length", "target_length", "host_length")
 
 
 def check_format(value: Any, where: str) -> None:

@@ -148,4 +148,5 @@ def set_attributes(module: nn.Module, values: dict[str, Any]) -> None:
     """Assign attributes one by one. Each assignment discards a scheme's cached answers."""
     for name, value in values.items():
         # setattr would make a module that a scheme refers to its child, and its weights would be saved twice.
-        (object.__setattr__ if isinstance(value, nn.Module) else setattr)(module, name, value)
+        assign = object.__setattr__ if isinstance(value, nn.Module) else setattr
+        assign(module, name, value)

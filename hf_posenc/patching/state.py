@@ -93,29 +93,22 @@ def describe(model: nn.Module) -> PatchReport:
     Raises:
         NotPatched: the model, or a stack of it, carries no scheme; or its stacks carry different ones.
     """
-    if stacks := stacks_of(model):
-        reports = {
-            name: patch_of(base_model_of(stack)[0]).report for name, stack in stacks.items() if is_patched(stack)
-        }
-        if (
-            len({(report.scheme, report.target_length) for report in reports.values()}) != 1
-            or reports.keys() != stacks.keys()
-        ):
-            schemes = ", ".join(f"{name} {reports[name].scheme if name in reports else 'none'}" for name in stacks)
-            raise NotPatched(
-                f"The stacks of this {type(model).__name__} do not carry one scheme ({schemes}). "
-                "In Python, pass one of them: model.get_encoder() or model.get_decoder()."
-            )
-        return PatchReport.of_stacks(type(outer_model(model)).__name__, reports)
-    return patch_of(base_model_of(model)[0]).report
+    stacks = stacks_of(model)
+    if not stacks:
+        return patch_of(base_model_of(model)[0]).report
+    reports = {name: describe(stack) for name, stack in stacks.items() if is_patched(stack)}
+    one_scheme = len({(report.scheme, report.target_length) for report in reports.values()}) == 1
+    if not one_scheme or len(reports) < len(stacks):
+        schemes = ", ".join(f"{name} {reports[name].scheme if name in reports else 'none'}" for name in stacks)
+        raise NotPatched(
+            f"The stacks of this {type(model).__name__} do not carry one scheme ({schemes}). "
+            "In Python, pass one of them: model.get_encoder() or model.get_decoder()."
+        )
+    return PatchReport.of_stacks(type(outer_model(model)).__name__, reports)
 
 
 def check_live(model: Any) -> None:
-    """Refuse anything but a loaded model, such as the name of a model.
-
-    Raises:
-        UnsupportedModel: ``model`` is not a module.
-    """
+    """Refuse anything but a loaded model, such as the name of a model; raises `UnsupportedModel`."""
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"A loaded model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
 
@@ -131,11 +124,7 @@ def is_patched(model: nn.Module) -> bool:
 
 
 def patch_of(base: nn.Module) -> Patch:
-    """The patch a base model carries.
-
-    Raises:
-        NotPatched: it carries none.
-    """
+    """The patch that a base model carries; raises `NotPatched` without one."""
     patch = base.__dict__.get(STASH)
     if patch is None:
         raise NotPatched("This model carries no scheme. Call patch_model(model, scheme) first.")

@@ -64,12 +64,13 @@ def add_schemes(patch: Patch, attentions: Sequence[nn.Module]) -> None:
     dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # skips quantised weights
     shared = all(s is schemes[0] for s in schemes)
     offloads = offloads_of(patch.model)
-    owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
-    for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):  # a shared one is added once
+    if shared:  # it is added once
+        attentions, schemes = attentions[:1], schemes[:1]
+    for attention, scheme in zip(attentions, schemes, strict=True):
         device = computing_device(attention, offloads, around=base)
         if device.type != "meta":
             scheme.reset_parameters()  # in the order of the layers, so that a seed fixes the initial values
-        set_scheme(owner, scheme.to(device, dtype).train(base.training))
+        set_scheme(base if shared else attention, scheme.to(device, dtype).train(base.training))
         offload_beside(scheme, attention, offloads)
 
 
@@ -111,9 +112,9 @@ def rename_unsplit_modules(patch: Patch) -> None:
         if names and renamed.keys() & set(names):
             present = {type(module).__name__ for module in model.modules()}
             patch.unsplit_modules.append((model, names))
-            model.__dict__[UNSPLIT_MODULES] = {
-                name for old in names for name in (old, renamed.get(old, old)) if name in present or old not in renamed
-            }
+            new = {renamed[name] for name in names if name in renamed}
+            absent = (renamed.keys() | new) - present
+            model.__dict__[UNSPLIT_MODULES] = (set(names) | new) - absent
 
 
 def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
@@ -146,8 +147,8 @@ def undo(patch: Patch) -> None:
     remove_batching_check(model)
     restore_config(patch)
     restore_limits(patch)
-    remove_hooks(base._forward_pre_hooks, lambda hook: hook is prepare_forward, base._forward_pre_hooks_with_kwargs)
-    remove_hooks(base._state_dict_pre_hooks, lambda hook: hook is write_scheme_with_adapters)
+    remove_hooks(base._forward_pre_hooks, prepare_forward, base._forward_pre_hooks_with_kwargs)
+    remove_hooks(base._state_dict_pre_hooks, write_scheme_with_adapters)
     forget_attributes(base)
 
 

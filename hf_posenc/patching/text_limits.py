@@ -147,7 +147,8 @@ def raised_content(file: Path, places: tuple[tuple[str, ...], ...], report: Patc
     except (OSError, ValueError):  # the program that loads the file reports the error
         return None
     raised = False
-    for *outer, name in places:
+    for place in places:
+        *outer, name = place
         holder: Any = content
         for key in outer:
             holder = holder.get(key)
@@ -155,7 +156,8 @@ def raised_content(file: Path, places: tuple[tuple[str, ...], ...], report: Patc
             continue
         limit = holder.get(name)
         if (name == OF_TOKENIZER and is_unstated(limit, report)) or is_cut(limit, report):
-            holder[name], raised = report.target_length, True
-        elif (*outer, name) != ("max_length",):  # no program reads that one
-            warn_of_short(holder.get(name), f"{'.'.join((*outer, name))} in {file.name}", report)
+            holder[name] = report.target_length
+            raised = True
+        elif place != ("max_length",):  # no program reads that one
+            warn_of_short(limit, f"{'.'.join(place)} in {file.name}", report)
     return content if raised else None

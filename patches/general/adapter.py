@@ -175,7 +175,8 @@ class GeneralAdapter(Adapter):
                     code = nn.functional.embedding(positions + row, table.weight)
             hidden = hidden + padded_to_width(code, hidden.shape[-1])
         out = seen.attentions[layer].run(base, hidden, positions, self._mask(base, hidden))
-        mixed = next(iter(out.values())) if isinstance(out, dict) else out[0] if isinstance(out, tuple) else out
+        parts = tuple(out.values()) if isinstance(out, dict) else out
+        mixed = parts[0] if isinstance(parts, tuple) else parts
         return mixed.transpose(1, 2) if seen.attentions[layer].channels_first else mixed
 
     def _mask(self, base: Any, hidden: Tensor) -> Tensor | None:

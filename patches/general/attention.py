@@ -183,7 +183,7 @@ class InterceptedAttention(PlacedAttention):
         """Queries and keys of vectors ``[n, width]``, each ``[1, heads, n, head_dim]``."""
         call = LayerCall(x[None], None, captured=[])
         zeros = torch.zeros(1, len(x), dtype=torch.long, device=x.device)
-        self.__dict__[OBSERVED].run(self.__dict__[OWNER], x[None], zeros, None, extra={CALL: call})
+        self.__dict__[OBSERVED].run(self.__dict__[OWNER], x[None], zeros, None, **{CALL: call})
         return call.captured  # type: ignore[return-value]
 
 

@@ -19,19 +19,19 @@ from hf_posenc.patches.general.observer import Observer
 def template_of(observer: Observer, call: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
     """Template of a call: tensors become a `Stand`, or a call of the rotary module that computed them."""
     template: dict[str, Any] = {}
-    hidden = call[parameters_of(type(module))[0]]
+    input_name = parameters_of(type(module))[0]
     for name, value in call.items():
         if id(value) in observer.rotations:
             rotary, args, kwargs, _ = observer.rotations[id(value)]
             named = {key: _open(one) for key, one in kwargs.items()}
             template[name] = partial(rotation_of, name=rotary, args=tuple(map(_open, args)), kwargs=named)
-        elif name == parameters_of(type(module))[0]:
+        elif name == input_name:
             last = value.shape[-1] == observer.positions.shape[1] != value.shape[1]
             template[name] = Stand.CHANNELS_FIRST if last else Stand.HIDDEN
         elif name in CACHE_NAMES or isinstance(value, Cache):
             template[name] = None
         elif isinstance(value, Tensor):
-            template[name] = mask_like(module, value) if "mask" in name else vectors_like(hidden, value)
+            template[name] = mask_like(module, value) if "mask" in name else vectors_like(call[input_name], value)
         elif isinstance(value, Mapping) and "mask" in name:  # one mask for attention, others for other modules
             template[name] = {
                 key: mask_like(module, one) if isinstance(one, Tensor) else one for key, one in value.items()

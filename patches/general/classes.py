@@ -48,5 +48,5 @@ def _reduce(self: Any, protocol: Any) -> Any:
 
 
 def _blank(first: bool, cls: type[nn.Module], mixin: type[nn.Module]) -> nn.Module:
-    made = (above if first else below)(cls, mixin)
+    made = above(cls, mixin) if first else below(cls, mixin)
     return made.__new__(made)

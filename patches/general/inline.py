@@ -89,9 +89,7 @@ def run_inline(
     cache = next(iter(caches.values()), None)
 
     def attend_to_new_keys(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **keywords: Any) -> Any:
-        tokens = query.shape[2]
-        if cache is not None and cache.new is not None:
-            tokens = cache.count
+        tokens = query.shape[2] if cache is None or cache.new is None else cache.count
         if key.shape[2] != tokens:  # keys without a token, such as the prompts of MVP, have no position
             raise refused(class_name, f"attends to {key.shape[2]} keys, where {tokens} tokens are visible")
         if cache is not None and cache.new is not None:

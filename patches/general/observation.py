@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -131,14 +130,7 @@ class AttentionObservation:
         """Whether the module reads and returns ``[batch, width, token]``."""
         return Stand.CHANNELS_FIRST in self.call.values()
 
-    def run(
-        self,
-        base: nn.Module,
-        hidden: Tensor,
-        positions: Tensor,
-        mask: Tensor | None,
-        extra: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Any:
+    def run(self, base: nn.Module, hidden: Tensor, positions: Tensor, mask: Tensor | None, **extra: Any) -> Any:
         """Output of the module alone, for ``hidden [1, token, self.width]`` at ``positions [1, token]``."""
         inputs = {Stand.HIDDEN: hidden, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)}
         call = filled_all(self.call, {**inputs, Stand.POSITIONS: positions, Stand.MASK: mask, Stand.BASE: base})
@@ -221,7 +213,9 @@ class IdentityRotary(nn.Module):
         positions = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and not x.is_floating_point())
         hidden = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()), None)
         layout: RotationShape = self.__dict__[SHAPES][kind_of_call(*args, **kwargs)]
-        dtype = torch.complex64 if layout.complex else torch.float32 if hidden is None else hidden.dtype
-        shape = (*positions.shape[-layout.axes :], *layout.trailing)
-        one = torch.ones((), dtype=dtype, device=positions.device).expand(shape)
-        return one if layout.complex else (one, torch.zeros((), dtype=dtype, device=positions.device).expand(shape))
+        shape, device = (*positions.shape[-layout.axes :], *layout.trailing), positions.device
+        if layout.complex:
+            return torch.ones((), dtype=torch.complex64, device=device).expand(shape)
+        dtype = torch.float32 if hidden is None else hidden.dtype
+        one, zero = (torch.full((), number, dtype=dtype, device=device) for number in (1, 0))
+        return one.expand(shape), zero.expand(shape)

@@ -128,28 +128,13 @@ def observation_from(model: Any, observer: Observer, places: list[int]) -> Obser
             f"No attention of this {type(model).__name__} passes queries and keys to the AttentionInterface of "
             f"transformers once a call, so it cannot be intercepted. {REMEDY}"
         )
-    refuse_shared_keys(model, {name: call.rotated[1] for name, call in observer.calls.items()})
+    refuse_shared_keys(model, {name: call.rotated.key for name, call in observer.calls.items()})
     known = stated_frequencies(model, observer)
-    attentions = []
-    for number, (name, call) in enumerate(observer.calls.items()):
-        (query, key, keywords), (unrotated_query, unrotated_key, _) = call.rotated, call.silent
-        refuse_bias_and_selection(model, keywords)
-        refuse_joint_keys(model, query.shape[2], key.shape[2])
-        after, before = torch.cat((query, key), dim=1)[0], torch.cat((unrotated_query, unrotated_key), dim=1)[0]
-        fit = fitted(model, number, before, after, places)
-        fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
-        rotary = None if fit is None else as_host_rotary(model, fit, query.shape[-1])
-        module = model.get_submodule(name)
-        reach = keywords.get(WINDOW), chunk_of(module)
-        kind = LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, *reach)
-        template = template_of(observer, call.arguments, module)
-        parameters, first = parameters_of(type(module)), 0 if fit is None else fit.first
-        width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
-        inline = isinstance(module, Inline)
-        observed_call = first, width, parameters, inline, call.receives_keywords
-        attributes = {WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {}
-        attentions.append(AttentionObservation(name, template, kind, *observed_call, attributes=attributes))
-    causal = any(hides_the_next(call.rotated[2]["mask"]) for call in observer.calls.values())
+    attentions = tuple(
+        attention_observation(model, observer, number, name, known, places)
+        for number, name in enumerate(observer.calls)
+    )
+    causal = any(hides_the_next(call.rotated.keywords["mask"]) for call in observer.calls.values())
     if causal and observer.repeated:
         raise UnsupportedModel(
             f"An attention module of this {type(model).__name__} ({min(observer.repeated)}) computes several layers, "
@@ -157,7 +142,30 @@ def observation_from(model: Any, observer: Observer, places: list[int]) -> Obser
         )
     mixes = mixes_otherwise(model, [one.name for one in attentions])
     rows = {name: model.get_submodule(name).num_embeddings for name in observer.tables}
-    return Observation(tuple(attentions), observer.rotaries, observer.tables, causal, mixes, rows=rows)
+    return Observation(attentions, observer.rotaries, observer.tables, causal, mixes, rows=rows)
+
+
+def attention_observation(
+    model: Any, observer: Observer, number: int, name: str, known: list[tuple[float, ...]], places: list[int]
+) -> AttentionObservation:
+    """The observation of one attention module, number ``number``, from its recorded call."""
+    call, module = observer.calls[name], model.get_submodule(name)
+    query, key, keywords = call.rotated
+    refuse_bias_and_selection(model, keywords)
+    refuse_joint_keys(model, query.shape[2], key.shape[2])
+    before, after = (torch.cat((one.query, one.key), dim=1)[0] for one in (call.silent, call.rotated))
+    fit = fitted(model, number, before, after, places)
+    fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
+    rotary = None if fit is None else as_host_rotary(model, fit, query.shape[-1])
+    template, parameters = template_of(observer, call.arguments, module), parameters_of(type(module))
+    channels = 1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1
+    return AttentionObservation(
+        name, template,
+        LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, keywords.get(WINDOW), chunk_of(module)),
+        first=0 if fit is None else fit.first, width=call.arguments[parameters[0]].shape[channels],
+        parameters=parameters, inline=isinstance(module, Inline), receives_keywords=call.receives_keywords,
+        attributes={WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {},
+    )  # fmt: skip
 
 
 def chunk_of(attention: Any) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,13 @@ from hf_posenc.patches.general.observation import (
 INTERFACE = f"{__name__.partition('.')[0]}_observer"
 OBSERVER = "posenc_observer"
 
-AttentionCall = tuple[Tensor, Tensor, dict[str, Any]]
+
+class ReceivedCall(NamedTuple):
+    """Query, key and keywords, with the mask among them, that an attention module passed to its attention function."""
+
+    query: Tensor
+    key: Tensor
+    keywords: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,14 @@ class ObservedCall:
 
     Attributes:
         arguments: arguments of the call, by parameter name.
-        rotated: query, key and keywords that the module passed to the attention function.
+        rotated: what the module passed to the attention function.
         silent: the same under an identity rotation.
         receives_keywords: whether the module receives the keywords of the base model's call.
     """
 
     arguments: Mapping[str, Any]
-    rotated: AttentionCall
-    silent: AttentionCall
+    rotated: ReceivedCall
+    silent: ReceivedCall
     receives_keywords: bool
 
 
@@ -83,7 +89,7 @@ class Observer:
     tables: dict[str, int] = field(default_factory=dict)
     calls: dict[str, ObservedCall] = field(default_factory=dict)
     repeated: set[str] = field(default_factory=set)
-    received: list[AttentionCall] = field(default_factory=list)
+    received: list[ReceivedCall] = field(default_factory=list)
     places: Tensor | None = None
 
 
@@ -91,7 +97,7 @@ def observed_attention(module: Any, query: Tensor, key: Tensor, value: Tensor, a
     """Attention function of an observed model: records queries and keys, and computes eager attention."""
     observer, name = module.__dict__[OBSERVER]
     call.pop(KEYWORD, None)
-    observer.received.append((query, key, {**call, "mask": attention_mask}))
+    observer.received.append(ReceivedCall(query, key, {**call, "mask": attention_mask}))
     attention_mask = None if observer.unmasked else attention_mask
     restored = observer.restored.get(name)
     rotary = None if restored is None else restored.kind.rotary
@@ -191,7 +197,7 @@ def _record_attention(observer: Observer, name: str, module: nn.Module, args: An
     receives_keywords = call.pop(KEYWORD, False)
     call = {key: None if isinstance(value, Cache) else value for key, value in call.items()}  # two calls would fill it
     forward: Any = type(module).forward
-    calls: list[AttentionCall] = []
+    calls: list[ReceivedCall] = []
     observer.received = calls
     forward(module, **call)
     identities = {key: identity_like(value) for key, value in call.items() if id(value) in observer.rotations}

@@ -210,12 +210,12 @@ def _unchanged(scores: PendingScores, *_: Any, **__: Any) -> PendingScores:
 
 
 STEPS: dict[str, Callable[..., Any]] = {
-    **{"mul": _mul, "div": PendingScores.__truediv__, "truediv": PendingScores.__truediv__, "add": _add},
-    **{"masked_fill": _masked_fill, "where": _where, "max": _max, "maximum": _max, "softmax": _softmax},
-    **{"dropout": _dropout, "matmul": PendingScores.__matmul__, "bmm": PendingScores.__matmul__},
-    **{"view": _reshaped, "reshape": _reshaped, "expand_as": lambda x, scores: x.expand(scores.shape)},
-    **dict.fromkeys(["to", "float", "type", "type_as", "contiguous"], _unchanged),
-    **{"size": lambda scores, dim=None: scores.shape if dim is None else scores.shape[dim]},
-    **{"dim": lambda scores: len(scores.shape)},
-}
+    "mul": _mul, "div": PendingScores.__truediv__, "truediv": PendingScores.__truediv__, "add": _add,
+    "masked_fill": _masked_fill, "where": _where, "max": _max, "maximum": _max,
+    "softmax": _softmax, "dropout": _dropout, "matmul": PendingScores.__matmul__, "bmm": PendingScores.__matmul__,
+    "view": _reshaped, "reshape": _reshaped, "expand_as": lambda x, scores: x.expand(scores.shape),
+    "to": _unchanged, "float": _unchanged, "type": _unchanged, "type_as": _unchanged, "contiguous": _unchanged,
+    "size": lambda scores, dim=None: scores.shape if dim is None else scores.shape[dim],
+    "dim": lambda scores: len(scores.shape),
+}  # fmt: skip
 """Functions that record an operation on pending scores, by the name of the torch function."""

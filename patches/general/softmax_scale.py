@@ -25,9 +25,8 @@ from hf_posenc.patches.shared.rope_parameters import UNSCALED, rotations
 
 SCALE = "scaling"  # attribute of attention modules in transformers
 TRIED = {
-    **{"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0},
-    "original_max_position_embeddings": 32,
-}
+    "rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 32,
+}  # fmt: skip
 EXPECTED = (0.1 * math.log(4.0) + 1) ** 2  # factor of all logits under `TRIED`
 BESIDE = ("rope_theta", "partial_rotary_factor")
 

@@ -124,30 +124,28 @@ def kinds_of(layers: nn.ModuleList) -> tuple[int, ...]:
 
 def counters_of(layers: nn.ModuleList) -> set[str]:
     """Names of layer attributes that grow by a constant step from layer to layer; empty for fewer than three layers."""
+    if len(layers) < 3:
+        return set()
     counters = set()
-    for name in vars(layers[0]) if len(layers) > 2 else ():
+    for name in vars(layers[0]):
         values = [vars(layer).get(name) for layer in layers]
-        steps = {two - one for one, two in pairwise(values)} if all(type(value) is int for value in values) else {0}
-        if len(steps) == 1 and steps != {0}:
-            counters.add(name)
+        if all(type(value) is int for value in values):
+            steps = {two - one for one, two in pairwise(values)}
+            if len(steps) == 1 and steps != {0}:
+                counters.add(name)
     return counters
 
 
 def settings_of(layer: nn.Module, counters: set[str]) -> tuple[Any, ...]:
     """Plain attribute values and parameter shapes of a layer's modules, without layer numbers and counters."""
-    return tuple(
-        (
-            name,
-            type(module).__name__,
-            tuple((weight.shape if weight is not None else None) for weight in module._parameters.values()),
-            tuple(
-                (key, value)
-                for key, value in vars(module).items()
-                if isinstance(value, SCALARS) and key not in OWN_NUMBER and (name or key not in counters)
-            ),
-        )
-        for name, module in layer.named_modules()
-    )
+    settings = []
+    for name, module in layer.named_modules():
+        shapes = tuple(None if weight is None else weight.shape for weight in module._parameters.values())
+        ignored = OWN_NUMBER if name else (*OWN_NUMBER, *counters)
+        plain = [(key, value) for key, value in vars(module).items() if isinstance(value, SCALARS)]
+        values = tuple((key, value) for key, value in plain if key not in ignored)
+        settings.append((name, type(module).__name__, shapes, values))
+    return tuple(settings)
 
 
 def fill_with_random_weights(model: nn.Module) -> None:

@@ -44,8 +44,8 @@ def stated_frequencies(model: Any, observer: Observer) -> list[tuple[float, ...]
     modules = [model.get_submodule(name) for name in observer.rotaries]
     sizes = {2 * buffer.numel() for one in modules for buffer in one.buffers()}
     exact = [geometric(base, dims) for base in bases_of(model.config) for dims in sorted(sizes)]
-    fresh = [(as_built(one), one) for one in modules]  # a cast to half precision has rounded the buffers of the latter
-    buffers = [buffer for pair in fresh for one in pair if one is not None for buffer in one.buffers()]
+    sources = [one for module in modules for one in (as_built(module), module)]  # a cast has rounded the latter
+    buffers = [buffer for one in sources if one is not None for buffer in one.buffers()]
     return list(dict.fromkeys(exact + [tuple(buffer.double().flatten().tolist()) for buffer in buffers]))
 
 

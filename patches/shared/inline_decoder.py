@@ -115,7 +115,8 @@ class InlineDecoder(AddsPositionCode):
             hidden_states=(*all_states, hidden) if states else None,
             attentions=all_weights if weights else None,
         )
-        return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
+        return_dict = self.config.return_dict if return_dict is None else return_dict
+        return out if return_dict else out.to_tuple()
 
 
 class InlineAdapter(Adapter):

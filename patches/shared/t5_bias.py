@@ -32,6 +32,8 @@ class OwnBias(HostRotation):
         shared: whether all layers use this table.
     """
 
+    module: nn.Module
+
     def __init__(self, geometry: Geometry, module: nn.Module, bias_of: BiasOf, *, shared: bool = True) -> None:
         super().__init__(geometry)
         self.idle = frozenset(("rotation",))
@@ -44,7 +46,7 @@ class OwnBias(HostRotation):
 
     def bias_at(self, distance: Tensor) -> Tensor:
         """Bias of ``distance […]`` (query − key), ``[heads, …]``, float32, with a gradient to the model's table."""
-        return self.bias_of(self.__dict__["module"], distance)
+        return self.bias_of(self.module, distance)
 
 
 def own_bias(attention: Any, distance: Tensor) -> Tensor:

@@ -56,17 +56,21 @@ def refusal_reason(call: AttentionCall, real: Tensor | None) -> str | None:
     """Reason why the package cannot compute a call; None if it can."""
     terms = call.terms
     slopes = [None if isinstance(bias, BlockBias) else bias.slopes for bias in terms.bias]
-    learned = torch.is_grad_enabled() and any(s is not None and s.requires_grad for s in slopes)
-    reasons = {
-        "more than a linear bias and a window": not terms.only("bias", "visible"),
-        "a bias that is not linear in distance": any(s is None for s in slopes),
-        "slopes that are being trained": learned,
-        "a window of chunks or of some rows only": terms.visible != Band(terms.visible.nearest, terms.visible.farthest),
-        "a window that hides a row's own key": (terms.visible.nearest or 0) > 0,
-        "a linear bias or a window of texts packed into one row": real is None and not in_order(call),
-        "this without the package flash-attn, which is not installed": package_function("flash_attn_func") is None,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    if not terms.only("bias", "visible"):
+        return "more than a linear bias and a window"
+    if any(s is None for s in slopes):
+        return "a bias that is not linear in distance"
+    if torch.is_grad_enabled() and any(s is not None and s.requires_grad for s in slopes):
+        return "slopes that are being trained"
+    if terms.visible != Band(terms.visible.nearest, terms.visible.farthest):
+        return "a window of chunks or of some rows only"
+    if (terms.visible.nearest or 0) > 0:
+        return "a window that hides a row's own key"
+    if real is None and not in_order(call):
+        return "a linear bias or a window of texts packed into one row"
+    if package_function("flash_attn_func") is None:
+        return "this without the package flash-attn, which is not installed"
+    return None
 
 
 def in_order(call: AttentionCall) -> bool:

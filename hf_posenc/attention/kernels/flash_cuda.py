@@ -59,14 +59,12 @@ def agrees_with_formula(dtype: torch.dtype, dim: int, device: str) -> bool:
 def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
     try:
         deviation = max(_deviations(dtype, dim, device))
+        reason = None if deviation <= ALLOWED[dtype] else f"it is off by {deviation:.1e} on an example"
     except (RuntimeError, TypeError) as error:
-        return _give_up(dtype, dim, device, str(error).split("\n")[0])
-    return deviation <= ALLOWED[dtype] or _give_up(dtype, dim, device, f"it is off by {deviation:.1e} on an example")
-
-
-def _give_up(dtype: torch.dtype, dim: int, device: str, reason: str) -> bool:
-    warn_of_unused("fused attention kernel", "merged regions", dtype, dim, device, reason)
-    return False
+        reason = str(error).split("\n")[0]
+    if reason is not None:
+        warn_of_unused("fused attention kernel", "merged regions", dtype, dim, device, reason)
+    return reason is None
 
 
 def warn_of_unused(kernel: str, use: str, dtype: torch.dtype, dim: int, device: str, reason: str) -> None:
@@ -84,13 +82,8 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output ``[batch, heads, query, dim]`` and log-sum-exp ``[batch, heads, query]``, float32.
 
-    Args:
-        query: ``[batch, heads, query, dim]``.
-        key: ``[batch, kv_heads, key, dim]``.
-        value: ``[batch, kv_heads, key, dim]``.
-        causal: whether query i sees keys 0 to i only.
-        mask: window under causality: number of keys visible to a query, its own included.
-        scale: factor of q · k.
+    Causality is aligned at the upper left. ``mask`` is a window under causality: the number of keys visible to a query,
+    its own included.
     """
     rows, keys = query.shape[2], key.shape[2]
     query, key, value = channels_inner(query, key, value)

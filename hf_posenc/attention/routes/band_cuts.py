@@ -63,17 +63,15 @@ def by_distance(regions: Iterable[Region]) -> bool:
 
 def cut_of(band: Band) -> Cut | None:
     """The function that cuts regions of this kind; None if no function can."""
-    bounded = band.nearest is not None or band.farthest is not None
     by_row = band.rows_from is not None or band.rows_until is not None
-    if band.chunk > 1 and bounded and not by_row and band.keys_until is None:
-        return by_chunks
-    if band.keys_until is not None and band.farthest is None and not by_row and band.chunk == 1:
-        return first_keys
-    if by_row and band.farthest is None and band.keys_until is None and band.chunk == 1:
-        return by_rows
-    if band.chunk == 1 and not by_row and band.keys_until is None:
-        return along_diagonal if band.farthest is not None or band.nearest is None else far_square
-    return None
+    if band.chunk > 1:
+        bounded = band.nearest is not None or band.farthest is not None
+        return by_chunks if bounded and not by_row and band.keys_until is None else None
+    if band.keys_until is not None:
+        return first_keys if band.farthest is None and not by_row else None
+    if by_row:
+        return by_rows if band.farthest is None else None
+    return along_diagonal if band.farthest is not None or band.nearest is None else far_square
 
 
 def along_diagonal(

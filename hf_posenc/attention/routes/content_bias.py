@@ -50,11 +50,10 @@ def attend(call: AttentionCall) -> Tensor:
 def _attend_rows(call: AttentionCall, query: Tensor, keys: Tensor, rows: slice) -> Tensor:
     """Attention output of some queries; ``query`` holds the shifted queries that are multiplied with the keys."""
     visible, added = _visible(call, rows)
-    seen, scale = slice(0, visible.shape[-1]), call.scale
+    seen = slice(0, visible.shape[-1])
     mask = _biases(call, keys, rows, visible, added)
-    return flash_cpu.attend(
-        query, call.keys[0][:, :, seen], call.values[:, :, seen], causal=False, mask=mask, scale=scale
-    )[0]  # fmt: skip
+    key, value = call.keys[0][:, :, seen], call.values[:, :, seen]
+    return flash_cpu.attend(query, key, value, causal=False, mask=mask, scale=call.scale)[0]
 
 
 def _shifted(call: AttentionCall) -> tuple[Tensor, AttentionCall]:
@@ -72,20 +71,20 @@ def _shifted(call: AttentionCall) -> tuple[Tensor, AttentionCall]:
     return query, replace(call, terms=replace(call.terms, bias=tuple(remaining)))
 
 
-def _visible(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
-    """Visible pairs of some queries, without later keys in a decoder; and the values that a mask adds to the logits."""
+def _visible(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | None]:
+    """Visible pairs of some queries, without later keys in a decoder; and what a mask adds to the logits, or None."""
     stop = call.first_query + rows.stop if call.ctx.causal else call.key_length
     if call.mask is None:
         n = rows.stop - rows.start
         pairs = torch.ones(1, 1, n, stop, dtype=torch.bool, device=call.values.device)
-        return pairs.tril_(stop - n) if call.ctx.causal and n > 1 else pairs, 0.0
+        return pairs.tril_(stop - n) if call.ctx.causal and n > 1 else pairs, None
     visible, added = visibility(call, rows)
     if visible[..., stop:].any():  # the caller's own mask shows later keys
         stop = call.key_length
-    return visible[..., :stop], added[..., :stop] if isinstance(added, Tensor) else added
+    return visible[..., :stop], None if added is None else added[..., :stop]
 
 
-def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, added: Tensor | float) -> Tensor:
+def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, added: Tensor | None) -> Tensor:
     """Sum of the biases of some queries, −∞ at hidden keys, ``[batch or 1, heads, rows, seen]``, float32."""
     region, n, stop = call.terms.regions[0], *visible.shape[-2:]
     query_positions = region.query_at(call.ctx.query_positions[:, rows])
@@ -102,7 +101,7 @@ def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, add
     elif reads_scores and len(call.terms.bias) == 1:
         bias = bias.clone()
     if call.mask is not None:
-        return (bias + added if isinstance(added, Tensor) else bias).masked_fill(~visible, -torch.inf)
+        return (bias if added is None else bias + added).masked_fill(~visible, -torch.inf)
     if call.ctx.causal and n > 1:  # only the last square has later keys
         bias[..., -n:].masked_fill_(~visible[..., -n:], -torch.inf)
     return bias

@@ -8,7 +8,7 @@ Padding, evicted keys, windows and biases all become part of that mask.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
@@ -91,22 +91,22 @@ def _columns(seen: Tensor) -> slice:
     return slice(int(indices[0]), int(indices[-1]) + 1) if len(indices) else slice(0, 0)
 
 
-def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | float, columns: slice) -> Tensor | None:
+def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | None, columns: slice) -> Tensor | None:
     """Biases and hidden keys as a mask, float32, broadcasts to ``[batch, heads, 1, columns]``; None if it is zero."""
-    total: Tensor | float = added[..., columns].float() if isinstance(added, Tensor) else added
+    parts = [] if added is None else [added[..., columns].float()]
     index = slice(call.first_query, call.first_query + 1)
     query, keys = region.query_at(call.ctx.query_positions), region.key_at(call.ctx.key_positions)
     distance = query[:, :, None] - keys[:, None, columns]
     for bias in call.terms.bias:
         if isinstance(bias, KeyBias):
-            total = total + relative_to(bias.values, index)[..., columns] * call.terms.logit_scale
+            parts.append(relative_to(bias.values, index)[..., columns] * call.terms.logit_scale)
         elif isinstance(bias, ToeplitzBias):
-            total = total + bias.of_distance(distance).transpose(0, 1).float() * call.terms.logit_scale
+            parts.append(bias.of_distance(distance).transpose(0, 1).float() * call.terms.logit_scale)
     seen = seen[..., columns]
-    if not bool(seen.all()):
-        total = torch.zeros(seen.shape, device=seen.device) + total if not isinstance(total, Tensor) else total
-        return total.masked_fill(~seen, HIDDEN)
-    return total if isinstance(total, Tensor) else None
+    if bool(seen.all()):
+        return reduce(torch.add, parts) if parts else None
+    parts = parts or [torch.zeros(seen.shape, device=seen.device)]
+    return reduce(torch.add, parts).masked_fill(~seen, HIDDEN)
 
 
 ROUTE = Route("decode", accepts, prepare, rotates_keys_at_read=True)

@@ -131,7 +131,7 @@ def weigh_and_mix(
         logits = logits * terms.logit_scale
     if terms.row_scale is not None:
         logits = logits * terms.row_scale[:, :, rows, None]
-    if isinstance(added, Tensor):
+    if added is not None:
         logits = logits + added
     logits = hide(logits, seen, call, rows)
     weights = softmax_with_sink(logits, terms.sink)

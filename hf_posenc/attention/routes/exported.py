@@ -29,8 +29,7 @@ def accepts(call: AttentionCall) -> bool:
 
 def attend(call: AttentionCall) -> Tensor:
     """Attention output ``[batch, heads, query, value_dim]``."""
-    keys, values = upcast(call)
-    return mix_rows(call, keys, values, slice(0, call.query_length))
+    return mix_rows(call, *upcast(call), slice(0, call.query_length))
 
 
 ROUTE = Route("exported", accepts, lambda call: attend)

@@ -63,14 +63,17 @@ def merges(terms: Terms) -> bool:
 
 def refusal_reason(call: AttentionCall) -> str | None:
     """Reason why flex attention cannot compute a call; None if it can."""
-    reasons: dict[str, Callable[[], bool]] = {
-        "a bias that needs queries and keys": lambda: any(isinstance(bias, BlockBias) for bias in call.terms.bias),
-        "a positional term of the values": lambda: len(call.terms.values) > 0,
-        "a rotation that differs by row": lambda: call.terms.row_rotation is not None,
-        "dropout of attention weights": lambda: call.dropout > 0.0,
-        "gradients on the CPU": lambda: call.values.device.type == "cpu" and _needs_gradients(call),
-    }
-    return next((reason for reason, holds in reasons.items() if holds()), None)
+    if any(isinstance(bias, BlockBias) for bias in call.terms.bias):
+        return "a bias that needs queries and keys"
+    if len(call.terms.values) > 0:
+        return "a positional term of the values"
+    if call.terms.row_rotation is not None:
+        return "a rotation that differs by row"
+    if call.dropout > 0.0:
+        return "dropout of attention weights"
+    if call.values.device.type == "cpu" and _needs_gradients(call):
+        return "gradients on the CPU"
+    return None
 
 
 def _needs_gradients(call: AttentionCall) -> bool:
@@ -115,7 +118,8 @@ def kernel(family: tuple[Hashable, ...]) -> Any:
 def family_of(call: AttentionCall, mask: Mask, band: Band, *, with_lse: bool) -> tuple[Hashable, ...]:
     """Everything that needs a kernel of its own. Lengths do not: from the second length on, one kernel serves all."""
     kinds = frozenset(type(bias) for bias in call.terms.bias), call.terms.row_scale is None, type(mask)
-    shape = call.heads, *(call.values.shape[n] for n in (1, 3)), call.values.dtype, call.values.device
+    _, kv_heads, _, value_dim = call.values.shape
+    shape = call.heads, kv_heads, value_dim, call.values.dtype, call.values.device
     row = call.query_length == 1
     return kinds, band, call.terms.visible, with_lse, row, overflows_flex_decoding(call), shape, torch.is_grad_enabled()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,18 +42,19 @@ def _block_mask_of(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> 
     query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
     parts = [band_tiles(band, query, key, size) for band in bands]
     by_index = mask is None and call.ctx.causal  # not by position: positions given by the caller may restart
-    first = scalar(call.first_query, device)
+    first, batch = scalar(call.first_query, device), call.values.shape[0]
+    visible: Any = None
     if isinstance(mask, BlockMask):
         parts.append(block_mask_tiles(mask))
+        visible = mask.mask_mod
     elif mask is not None:
         mask = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
         parts.append(tensor_tiles(mask, size))
+        visible = lookup_of(mask, batch)
     elif by_index:
         rows, columns = torch.arange(call.query_length, device=device), torch.arange(call.key_length, device=device)
         parts.append(band_tiles(Band(0, None), (rows + first)[None], columns[None], size))
-    batch = call.values.shape[0]
     query_positions, key_positions = query.expand(batch, -1), key.expand(batch, -1)
-    visible = None if mask is None else (mask.mask_mod if isinstance(mask, BlockMask) else lookup_of(mask, batch))
 
     def pair(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         inside = q + first >= kv if by_index else q >= 0

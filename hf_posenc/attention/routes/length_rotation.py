@@ -50,7 +50,7 @@ def attend(call: AttentionCall) -> Tensor:
     """Attention output ``[batch, heads, query, value_dim]``."""
     if is_traced():
         call = rotation_as_bias(call)
-        return (exported.attend if exported.accepts(call) else dense_blocks.attend)(call)
+        return exported.attend(call) if exported.accepts(call) else dense_blocks.attend(call)
     if takes_kernel(call):
         return by_sample(call, by_kernel)[0]
     return by_sample(call, partial(by_run, compute=lambda run: (dense_blocks.attend(run),)))[0]
@@ -137,11 +137,14 @@ def by_run(
     call: AttentionCall, lengths: Tensor, compute: Callable[[AttentionCall], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
     """Compute each run of queries of equal length as a call of its own, and concatenate the results."""
-    training = torch.is_grad_enabled() and call.queries[0].requires_grad
-    parts = []
-    for rows, length in runs(lengths):
-        step = lambda rows=rows, length=length: compute(rotated_call(call, rows, length))  # noqa: E731
-        parts.append(checkpoint(step, use_reentrant=False) if training else step())
+
+    def of_run(rows: slice, length: int) -> tuple[Tensor, ...]:
+        return compute(rotated_call(call, rows, length))
+
+    if torch.is_grad_enabled() and call.queries[0].requires_grad:
+        parts = [checkpoint(of_run, rows, length, use_reentrant=False) for rows, length in runs(lengths)]
+    else:
+        parts = [of_run(rows, length) for rows, length in runs(lengths)]
     return tuple(torch.cat(part, dim=2) for part in zip(*parts, strict=True))
 
 
@@ -169,9 +172,8 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
         return rotate(call.keys[0][:, :, columns], rotation, tables)
 
     row_scale = call.terms.row_scale
-    keys = (
-        keys_in(slice(None)) if call.rotated_keys is None else call.rotated_keys(length, key_positions[:, 0], keys_in)
-    )
+    rotated_keys, every = call.rotated_keys, slice(None)
+    keys = keys_in(every) if rotated_keys is None else rotated_keys(length, key_positions[:, 0], keys_in)
     return replace(
         call,
         queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, query_positions)),),

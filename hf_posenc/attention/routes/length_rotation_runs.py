@@ -47,10 +47,12 @@ def length_runs(
     """
     for rows, length in runs:
         own = slice(ahead + rows.start, ahead + rows.stop)
-        rotation, seen = rotations.rotation_of(length), own.stop if causal else keys
+        rotation = rotations.rotation_of(length)
+        seen = own.stop if causal else keys
         pieces: tuple[tuple[slice, bool], ...] = ((slice(0, seen), False),)
         if causal and rows.stop - rows.start > 1:
-            pieces = ((slice(0, own.start), False), (own, True))[own.start == 0 :]
+            before = slice(0, own.start)
+            pieces = ((before, False), (own, True)) if own.start > 0 else ((own, True),)
         yield LengthRun(rows, own, seen, rotation, table_from(rotation, first, seen, device), pieces)
 
 
@@ -75,7 +77,8 @@ class LengthRun:
 
     def rotated(self, query: Tensor, key: Tensor, *, back: bool = False) -> tuple[Tensor, Tensor]:
         """Queries and keys of the run, rotated; or their gradients, rotated ``back``."""
-        cos, sin = self.table[0], -self.table[1] if back else self.table[1]
+        cos, sin = self.table
+        sin = -sin if back else sin
         query_table = cos[:, :, self.own], sin[:, :, self.own]
         return rotate(query, self.rotation, query_table), rotate(key, self.rotation, (cos, sin))
 

@@ -7,6 +7,7 @@ A learned table gets its gradient by summing the score gradient along anti-diago
 
 from __future__ import annotations
 
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -47,30 +48,23 @@ def is_of_distance(bias: Bias, visible: Band) -> bool:
 
 def attend(call: AttentionCall) -> Tensor:
     """Attention output ``[batch, heads, query, value_dim]``."""
-    query, key, value = call.queries[0], call.keys[0], call.values
-    scale = call.scale
-    length = call.key_length
-    farthest_ahead = call.query_length - 1  # distance of query 0 to the last key
-
-    def table() -> Tensor:
-        distance = torch.arange(length - 1, -farthest_ahead - 1, -1, device=query.device)  # falling, as in `Hankel`
-        return table_of(call, distance)
-
+    query, key, value, scale = call.queries[0], call.keys[0], call.values, call.scale
     band = causal_band(call.terms.visible, call.ctx.causal)
     if torch.is_grad_enabled():
-        return TableAttention.apply(query, key, value, table(), band, scale)
+        return TableAttention.apply(query, key, value, table_of(call), band, scale)
     # Layers share a table if their biases are the same method of one scheme. Others, and slopes, have one per layer.
     functions = tuple(b.of_distance if isinstance(b, ToeplitzBias) else None for b in call.terms.bias)
-    use = ("table", functions, call.query_length, length, call.terms.logit_scale)
+    use = ("table", functions, call.query_length, call.key_length, call.terms.logit_scale)
     shared = all(isinstance(function, MethodType) for function in functions)
-    biases = call.ctx.once(use, table) if shared else table()
+    biases = call.ctx.once(use, partial(table_of, call)) if shared else table_of(call)
     if call.query_length == 1 and call.ctx.causal and band.farthest is None:
         return flash_cpu.attend(query, key, value, causal=False, mask=biases[None, :, None, :], scale=scale)[0]
     return _forward(query, key, value, biases, band, scale)[0]
 
 
-def table_of(call: AttentionCall, distance: Tensor) -> Tensor:
-    """Sum of the distance biases of a call at some distances, ``[heads, distance]``, float32."""
+def table_of(call: AttentionCall) -> Tensor:
+    """Sum of a call's distance biases, ``[heads, queries + keys − 1]``, largest distance first as in `Hankel`."""
+    distance = torch.arange(call.key_length - 1, -call.query_length, -1, device=call.values.device)
     total = sum(_values(bias, distance) for bias in call.terms.bias)
     return total * call.terms.logit_scale  # type: ignore[return-value]
 

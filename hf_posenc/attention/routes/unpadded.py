@@ -90,39 +90,41 @@ def _runs_of_mask(call: AttentionCall, mask: Tensor) -> list[UnpaddedRun] | None
 
 def _run(call: AttentionCall, b: int, seen: Tensor) -> UnpaddedRun | None:
     """The unpadded tokens of sample ``b``, whose visible pairs are ``seen [query or 1, key]``; None as in `runs`."""
-    queries, keys, real = call.query_length, call.key_length, call.ctx.real_keys
-    if real is None:
-        last = seen[-1].nonzero()[:, 0]
-        if len(last) == 0:
+    queries, keys, real = call.query_length, call.key_length, _real_keys(call, b, seen)
+    ahead = keys - queries
+    if call.ctx.real_keys is None:
+        ahead = real.stop - queries  # keys after the last query are unwritten slots of a static cache
+        if ahead < 0 or (real.stop < keys and not call.ctx.causal):
             return None
-        first, end = 0, int(last[-1]) + 1
-        ahead = end - queries  # keys after the last query are unwritten slots of a static cache
-        if ahead < 0 or (end < keys and not call.ctx.causal):
-            return None
-    else:
-        ahead = keys - queries
-        unpadded = pad(real[b], (0, keys - real.shape[1])).nonzero()[:, 0]
-        if len(unpadded) == 0:
-            return None
-        first, end = int(unpadded[0]), int(unpadded[-1]) + 1
-        if len(unpadded) != end - first:
-            return None
-    rows = slice(max(0, first - ahead), end - ahead)
-    if rows.start >= rows.stop or not _in_order(call, b, slice(first, end), slice(rows.start + ahead, end), rows):
+    rows = slice(max(0, real.start - ahead), real.stop - ahead)
+    own = slice(rows.start + ahead, real.stop)  # the keys at the positions of the queries
+    if rows.start >= rows.stop or not _in_order(call, b, real, own, rows):
         return None
-    own = slice(rows.start + ahead, end)  # the keys at the positions of the queries
     seen = seen.expand(queries, -1)[rows]
-    window = _window(seen, own, slice(first, end), call.ctx.causal)
+    window = _window(seen, own, real, call.ctx.causal)
     if window is None:
         return None
     indices = torch.arange(keys, device=seen.device)
-    inside = (indices >= first) & (indices < end)
+    inside = (indices >= real.start) & (indices < real.stop)
     band = causal_band(window, call.ctx.causal)
     for start in range(0, len(seen), ROWS):
         queries_here = indices[own][start : start + ROWS, None]
         if not torch.equal(seen[start : start + ROWS], inside & band.holds(queries_here, indices)):
             return None
-    return UnpaddedRun(rows, slice(first, end), window)
+    return UnpaddedRun(rows, real, window)
+
+
+def _real_keys(call: AttentionCall, b: int, seen: Tensor) -> slice:
+    """The unpadded keys of sample ``b``; empty if it has none, or padding between them."""
+    real = call.ctx.real_keys
+    if real is None:
+        columns = seen[-1].nonzero()[:, 0]
+        return slice(0, int(columns[-1]) + 1 if len(columns) > 0 else 0)
+    columns = pad(real[b], (0, call.key_length - real.shape[1])).nonzero()[:, 0]
+    if len(columns) == 0:
+        return slice(0, 0)
+    first, end = int(columns[0]), int(columns[-1]) + 1
+    return slice(first, end) if end - first == len(columns) else slice(0, 0)
 
 
 def _window(seen: Tensor, own: slice, keys: slice, causal: bool) -> Band | None:

@@ -103,15 +103,14 @@ def superseded_files(new_files: Sequence[Path], folder: Path, companions: Collec
     """Weight files and companions of an earlier result in ``folder`` that no new file replaces."""
     superseded = []
     for subfolder in {file.parent for file in new_files}:
+        if not (folder / subfolder).is_dir():
+            continue
         names = {file.name for file in new_files if file.parent == subfolder}
         weights = {weight_file_of(name) for name in names} - {None}
-        for old in (folder / subfolder).iterdir() if (folder / subfolder).is_dir() else ():
-            if (
-                old.name not in names
-                and old.is_file()
-                and (old.name in companions or weight_file_of(old.name) in weights)
-            ):
-                superseded.append(subfolder / old.name)
+        others = [old for old in (folder / subfolder).iterdir() if old.is_file() and old.name not in names]
+        superseded += [
+            subfolder / old.name for old in others if old.name in companions or weight_file_of(old.name) in weights
+        ]
     return superseded
 
 
