@@ -6,7 +6,7 @@ import copy
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,12 @@ class Case:
             self.apply(model)
             yield model
 
+    def try_patch(self) -> Case:
+        """Patch the model once, which raises where the scheme is not defined; return this case, its traits known."""
+        with self.patched() as model:
+            self._traits = traits_of(model)
+        return self
+
     def fresh(self) -> PreTrainedModel:
         """Return a new copy of the tiny model, or the loaded model itself."""
         return tiny_model(self.model).to(self.dtype) if isinstance(self.model, str) else self.model
@@ -152,11 +158,10 @@ class Case:
     @cached_property
     def _traits(self) -> tuple[bool, bool, bool]:
         """`continues_texts`, `is_deterministic` and `compiles_whole`; a loaded model may already be patched."""
-        live = self.model if not isinstance(self.model, str) and is_patched(self.model) else None
-        with self.patched() if live is None else nullcontext(live) as model:
-            scheme = scheme_of(model)
-            whole = all(layer.compiles_whole for layer in model.modules() if isinstance(layer, PatchedLayer))
-        return not scheme.needs_whole_text, not scheme.randomises, whole
+        if not isinstance(self.model, str) and is_patched(self.model):
+            return traits_of(self.model)
+        with self.patched() as model:
+            return traits_of(model)
 
     def _base_and_adapter(self) -> tuple[Any, Any]:
         if isinstance(self.model, str) and self.model not in TINY_MODELS:
@@ -194,6 +199,13 @@ def _flag(option: tuple[str, Any]) -> str:
     if name in PATCH_KEYWORDS:
         return f" --{name.replace('_', '-')} {value}"
     return f" --option {shlex.quote(f'{name}={json.dumps(value)}')}"
+
+
+def traits_of(model: nn.Module) -> tuple[bool, bool, bool]:
+    """`Case.continues_texts`, `Case.is_deterministic` and `Case.compiles_whole` of a patched model."""
+    scheme = scheme_of(model)
+    whole = all(layer.compiles_whole for layer in model.modules() if isinstance(layer, PatchedLayer))
+    return not scheme.needs_whole_text, not scheme.randomises, whole
 
 
 def position_limit(model: nn.Module) -> int | None:

@@ -108,14 +108,10 @@ def longest_case(model: str | PreTrainedModel, scheme: SchemeSpec, **options: An
     Raises:
         PosEncError: the scheme cannot be applied to this model at either length.
     """
-    case = Case(model, scheme, factor=4, **options)
     try:
-        with case.patched():
-            return case
+        return Case(model, scheme, factor=4, **options).try_patch()
     except (OptionOutOfRange, PositionOutOfTable):
-        case = Case(model, scheme, factor=1, **options)
-        with case.patched():
-            return case
+        return Case(model, scheme, factor=1, **options).try_patch()
 
 
 def cases(*schemes: SchemeSpec) -> list[Case]:
