@@ -67,7 +67,7 @@ def check_attended(module: nn.Module, _args: tuple, kwargs: dict[str, Any], _out
     if not kwargs[KEYWORD].memos and not may_skip_layers:
         raise ForeignPatch(
             f"No attention of this {type(module).__name__} computed its scheme, because a library such as "
-            "TransformerLens replaced or skipped all of them after the patch. Load the model again, and do without it."
+            "TransformerLens replaced all of it. Load the model again, and take one that calls it, such as nnsight."
         )
 
 

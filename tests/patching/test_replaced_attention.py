@@ -48,3 +48,14 @@ def test_a_model_whose_attention_is_replaced_is_refused() -> None:
 def test_layers_may_be_skipped() -> None:
     model = patch_model(tiny_model("gpt2"), "alibi")
     bridged(model, calls=(True, False))(random_tokens(model, 20))
+
+
+def test_cosines_of_a_replaced_rotation_are_not_given() -> None:
+    model = patch_model(tiny_model("llama"), "alibi")
+    given: list[Any] = []
+    model.model.layers[0].register_forward_pre_hook(
+        lambda _module, _args, call: given.append(call["position_embeddings"]), with_kwargs=True
+    )
+    model(random_tokens(model, 20))
+    with pytest.raises(ForeignPatch, match="AdaptionPrompt"):
+        _cos, _sin = given[0]
