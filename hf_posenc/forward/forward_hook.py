@@ -1,4 +1,4 @@
-"""Forward hooks of the base model: check the call, prepare its KV cache, and hand a `ForwardContext` to every layer.
+"""Forward pre-hook of the base model: check the call, prepare its KV cache, and hand a `ForwardContext` to every layer.
 
 The hook sees arguments that attention modules do not: the caller's 2-D mask, positions with gaps or several axes, and
 the cache while it is empty. Each stage takes a `ForwardCall` and returns the next one. The order of the stages matters:
@@ -20,7 +20,7 @@ from hf_posenc.cache.prepare import prepare_cache
 from hf_posenc.cache.provenance import ENTRY, self_attention_cache
 from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import ForeignPatch, NeedsWholeText
+from hf_posenc.errors import NeedsWholeText
 from hf_posenc.forward.attention_masks import check_dropped_keys, check_mask, check_shown_keys, with_padding
 from hf_posenc.forward.current_forward import USES_LOOKUP, counts_columns, set_current_forward
 from hf_posenc.forward.engine_backend import context_parallel_active, refuse_context_parallel
@@ -28,7 +28,7 @@ from hf_posenc.forward.forward_call import ForwardCall, host_keywords, parse_cal
 from hf_posenc.forward.host_calls import paged_cache
 from hf_posenc.forward.paged_support import check_continuous_batch, mark_pages
 from hf_posenc.forward.position_ids import COUNTS_FROM_ZERO, with_coordinates, with_positions
-from hf_posenc.forward.positions import KEYWORD, ForwardContext, in_steps_of_one
+from hf_posenc.forward.positions import ForwardContext, in_steps_of_one
 from hf_posenc.forward.texts_in_rows import with_packed_texts, with_text_lengths
 from hf_posenc.forward.validate_inputs import check_call, check_position_ids
 from hf_posenc.schemes.base import Scheme, implements
@@ -55,20 +55,6 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     if module.__dict__.get(USES_LOOKUP) or (counts_columns(module) and not is_traced()):
         set_current_forward(module, forward)
     return (), host_keywords(call, forward)
-
-
-def check_attended(module: nn.Module, _args: tuple, kwargs: dict[str, Any], _output: Any) -> None:
-    """Forward hook of the base model: refuse outputs for which no layer asked for its positions.
-
-    Raises:
-        ForeignPatch: other modules computed attention.
-    """
-    may_skip_layers = module.training and getattr(module, "layerdrop", 0)
-    if not kwargs[KEYWORD].memos and not may_skip_layers:
-        raise ForeignPatch(
-            f"No attention of this {type(module).__name__} computed its scheme, because a library such as "
-            "TransformerLens replaced all of it. Load the model again, and take one that calls it, such as nnsight."
-        )
 
 
 def validate_call(call: ForwardCall) -> ForwardCall:
