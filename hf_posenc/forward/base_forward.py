@@ -6,7 +6,7 @@ attention of its own in place of the patched one.
 
 from __future__ import annotations
 
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any
 
 from torch import nn
@@ -15,15 +15,22 @@ from hf_posenc.errors import ForeignPatch
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 
+_MADE: dict[type[nn.Module], type[nn.Module]] = {}
 
-@lru_cache
+
 def hooked_class(cls: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of a base model's class, with its name and signature and the ``forward`` of this module.
+    """A subclass of a base model's class, with its name and signature and the ``forward`` of this module."""
+    if cls not in _MADE:
+        _MADE.setdefault(cls, _subclass(cls))  # another thread may have made it
+    return _MADE[cls]
 
-    Raises:
-        ForeignPatch: by its ``forward``, if other modules computed attention.
-    """
 
+def unhooked_class(cls: type[nn.Module]) -> type[nn.Module]:
+    """The base model's own class inside a hooked class; any other class itself."""
+    return next((own for own, made in _MADE.items() if made is cls), cls)
+
+
+def _subclass(cls: type[Any]) -> type[nn.Module]:
     @wraps(cls.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if ATTENTIONS not in self.__dict__:  # another model of the class, which is not patched
@@ -41,7 +48,7 @@ def hooked_class(cls: type[nn.Module]) -> type[nn.Module]:
     return type(cls.__name__, (cls,), {**members, "__qualname__": cls.__qualname__})
 
 
-def check_attended(base: nn.Module, forward: ForwardContext) -> None:
+def check_attended(base: Any, forward: ForwardContext) -> None:
     """Refuse the output of a forward pass in which no layer asked for its positions.
 
     Raises:
@@ -53,12 +60,6 @@ def check_attended(base: nn.Module, forward: ForwardContext) -> None:
             f"No attention of this {type(base).__name__} computed its scheme, because a library such as "
             "TransformerLens replaced all of it. Load the model again, and take one that calls it, such as nnsight."
         )
-
-
-def unhooked_class(cls: type[nn.Module]) -> type[nn.Module]:
-    """The base model's own class inside a hooked class; any other class itself."""
-    own = cls.__mro__[1]
-    return own if hooked_class(own) is cls else cls  # type: ignore[arg-type]
 
 
 def _blank(cls: type[nn.Module]) -> nn.Module:
