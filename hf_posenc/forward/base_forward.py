@@ -54,8 +54,9 @@ def check_attended(base: Any, forward: ForwardContext) -> None:
     Raises:
         ForeignPatch: other modules computed attention.
     """
-    may_skip_layers = base.training and getattr(base, "layerdrop", 0)
-    if not forward.memos and not may_skip_layers:
+    if forward.memos or (base.training and getattr(base, "layerdrop", 0)):
+        return
+    if not any("attend" in attention.__dict__ for attention in base.__dict__[ATTENTIONS]):  # checks replace it
         raise ForeignPatch(
             f"No attention of this {type(base).__name__} computed its scheme, because a library such as "
             "TransformerLens replaced all of it. Load the model again, and take one that calls it, such as nnsight."
