@@ -78,7 +78,7 @@ class AdapterInvalid(PosEncError, TypeError):
 
 
 class ForeignPatch(PosEncError, RuntimeError):
-    """Another library replaced a module's ``forward`` on the instance, which would hide the patch."""
+    """Another library replaced a module, or its ``forward`` on the instance, which would hide the patch."""
 
 
 class NoEffect(PosEncError, RuntimeError):

@@ -147,6 +147,7 @@ HARMLESS = frozenset((
     "skip_logits", "return_token_accuracy", "use_token_scaling",
     "token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length",
     "mm_token_type_ids", "image_grid_thw", "video_grid_thw", "video_second_per_grid", "second_per_grid_ts",
+    "token_embeddings", "sentence_embedding", "all_layer_embeddings",  # outputs of sentence-transformers
     "pixel_values", "pixel_values_videos", "image_sizes", "input_features", "feature_attention_mask",
 ))  # fmt: skip
 PACKED_TEXT_KEYWORDS = frozenset((*CU_SEQ_LENS, *MAX_LENGTHS, TEXT_OF_TOKEN))

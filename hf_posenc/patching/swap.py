@@ -24,6 +24,7 @@ from torch import nn
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.torch_state import remove_hooks
 from hf_posenc.errors import CannotCombine, ModelInUse
+from hf_posenc.forward.base_forward import hooked_class, unhooked_class
 from hf_posenc.forward.current_forward import ATTENTION, ATTENTIONS, OWNER
 from hf_posenc.forward.forward_hook import prepare_forward
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
@@ -54,6 +55,7 @@ def swap(patch: Patch) -> None:
         module.__dict__.update(attributes)
     freeze(patch, replaced_parameters(patch))
     rename_unsplit_modules(patch)
+    change_class(base, hooked_class(type(base)))
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
 
@@ -145,6 +147,7 @@ def undo(patch: Patch) -> None:
         holder.__dict__[UNSPLIT_MODULES] = names
     remove_atomic_save(model)
     remove_batching_check(model)
+    change_class(base, unhooked_class(type(base)))
     restore_config(patch)
     restore_limits(patch)
     remove_hooks(base._forward_pre_hooks, prepare_forward, base._forward_pre_hooks_with_kwargs)

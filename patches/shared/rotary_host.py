@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.core.constants import HALF
 from hf_posenc.core.geometry import HostRotary, Layout, Rotation, geometric
-from hf_posenc.errors import UnsupportedModel, shown
+from hf_posenc.errors import ForeignPatch, UnsupportedModel, shown
 from hf_posenc.forward.current_forward import ATTENTION, OWNER, current_forward
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import KEYWORD
@@ -91,11 +91,25 @@ def is_cast_of(own: Tensor, exact: Tensor) -> bool:
     return any(torch.equal(own, cast) for cast in casts)
 
 
+class NoCosines:
+    """What a disabled rotary module returns in place of cosines and sines."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise ForeignPatch(
+            "Other attention than the patched one reads cosines and sines of this model, which its scheme replaces. "
+            "Take a library that calls the patched one: LoRA for PEFT's AdaptionPrompt, nnsight for TransformerLens."
+        )
+
+
+NO_COSINES = NoCosines()
+
+
 class DisabledRotary(nn.Module):
     """Mixin that disables a rotary module: no patched layer reads its cosines and sines."""
 
-    def forward(self, x: Tensor, position_ids: Tensor) -> None:
+    def forward(self, x: Tensor, position_ids: Tensor) -> NoCosines:
         """Compute nothing."""
+        return NO_COSINES
 
 
 class AddsPositionCode(nn.Module):
