@@ -147,7 +147,7 @@ def call_columns() -> list[tuple[str, list[str]]]:
     asked = {b for a, b in arrows if a in {*layer, *helpers, "attention.dispatch"} and b in engine - routes}
     choice = {"attention.dispatch", *(name for name in asked if not name.startswith("attention.kernels."))}
     return [
-        ("a forward pass", ["forward.forward_hook", *sorted(adapters)]),
+        ("a forward pass", ["forward.base_forward", "forward.stages", *sorted(adapters)]),
         ("a layer", sorted(layer)),
         ("what a layer asks", ["schemes.base", *sorted(helpers)]),
         ("choice of a route", sorted(choice, key=lambda name: (name != "attention.dispatch", name))),

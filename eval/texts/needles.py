@@ -56,7 +56,7 @@ class Niah(Notes):
         keys = Supply(lambda: coined(rng))
         values = keys if code_kind == "words" else Supply(lambda: CODE_KINDS[code_kind](rng))
         others = Supply(lambda: NEEDLE.format(key=next(keys), value=next(values)))
-        asked = keys.first(queries)
+        self.keys = keys.first(queries)
         self.answers = tuple(next(values) for _ in range(queries * codes))
         place = rng.randrange(queries)
         needle_depths = depths(rng, len(self.answers) - 1)
@@ -64,7 +64,7 @@ class Niah(Notes):
         if codes > 1:  # codes of one key are asked for in the order of the text
             needle_depths.sort()
         self.pinned = needle_depths.index(depth)
-        owners = [key for key in asked for _ in range(codes)]
+        owners = [key for key in self.keys for _ in range(codes)]
         needles = [NEEDLE.format(key=key, value=code) for key, code in zip(owners, self.answers, strict=True)]
         noise = others.first(distractors)
         self.needles = [*zip(needle_depths, needles, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
@@ -72,4 +72,4 @@ class Niah(Notes):
         shape = VALUES if codes > 1 else ONE
         if queries > 1:
             shape = QUERIES
-        self.question = shape.format(keys=listed(asked), key=asked[0], count=codes)
+        self.question = shape.format(keys=listed(self.keys), key=self.keys[0], count=codes)

@@ -2,8 +2,9 @@
 
 Read in this order:
 
-1. `forward_hook`: the stages of a call. `forward_call`: the value that each stage takes and returns. `host_calls`:
-   differences between versions of transformers. `current_forward`: attributes of a patched base model.
+1. `base_forward`: ``forward`` of a patched base model. `stages`: the stages of a call. `forward_call`: the value that
+   each takes and returns. `host_calls`: differences between versions of transformers. `current_forward`: attributes of
+   a patched base model.
 2. `validate_inputs`, `attention_masks`, `position_ids`, `texts_in_rows` (`text_borders`): one stage each;
    `hf_posenc.cache.prepare` makes or checks the KV cache.
 3. `positions`: the `ForwardContext` of a forward pass, and the positions that one layer sees.

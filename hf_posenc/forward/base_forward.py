@@ -1,7 +1,7 @@
-"""``forward`` of a patched base model: it runs no call without its hooks, and returns no output without its schemes.
+"""``forward`` of a patched base model: run the stages of a call, then the model's own ``forward``.
 
-torch runs no hooks for calls of ``base.forward(…)`` itself, as sentence-transformers 6 makes them. TransformerLens puts
-attention of its own in place of the patched one.
+It is a method of a subclass, and no hook: torch runs hooks for ``base(…)`` alone, and sentence-transformers 6 calls
+``base.forward(…)``.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from torch import nn
 from hf_posenc.errors import ForeignPatch
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
+from hf_posenc.forward.stages import prepare_forward
 
 _MADE: dict[type[nn.Module], type[nn.Module]] = {}
 
 
-def hooked_class(cls: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of a base model's class, with its name and signature and the ``forward`` of this module."""
+def patched_base(cls: type[nn.Module]) -> type[nn.Module]:
+    """Subclass of a base model's class with the ``forward`` of this module, and the name and signature of the class."""
     if cls not in _MADE:
         _MADE.setdefault(cls, _subclass(cls))  # another thread may have made it
     return _MADE[cls]
 
 
-def unhooked_class(cls: type[nn.Module]) -> type[nn.Module]:
-    """The base model's own class inside a hooked class; any other class itself."""
+def own_base(cls: type[nn.Module]) -> type[nn.Module]:
+    """The class inside a class of `patched_base`; any other class itself."""
     return next((own for own, made in _MADE.items() if made is cls), cls)
 
 
@@ -35,10 +36,9 @@ def _subclass(cls: type[Any]) -> type[nn.Module]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if ATTENTIONS not in self.__dict__:  # another model of the class, which is not patched
             return cls.forward(self, *args, **kwargs)
-        if KEYWORD not in kwargs:
-            return self(*args, **kwargs)
-        output = cls.forward(self, *args, **kwargs)
-        check_attended(self, kwargs[KEYWORD])
+        keywords = prepare_forward(self, args, kwargs)
+        output = cls.forward(self, **keywords)
+        check_attended(self, keywords[KEYWORD])
         return output
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
@@ -52,7 +52,7 @@ def check_attended(base: Any, forward: ForwardContext) -> None:
     """Refuse the output of a forward pass in which no layer asked for its positions.
 
     Raises:
-        ForeignPatch: other modules computed attention.
+        ForeignPatch: other modules computed attention, such as those of TransformerLens.
     """
     if forward.memos or (base.training and getattr(base, "layerdrop", 0)):
         return
@@ -64,5 +64,5 @@ def check_attended(base: Any, forward: ForwardContext) -> None:
 
 
 def _blank(cls: type[nn.Module]) -> nn.Module:
-    made = hooked_class(cls)
+    made = patched_base(cls)
     return made.__new__(made)

@@ -1,6 +1,6 @@
 """`ForwardCall`: one call of a patched base model, parsed once from the caller's arguments.
 
-Each stage of `hf_posenc.forward.forward_hook` takes a `ForwardCall` and returns the next one. No stage changes the
+Each stage of `hf_posenc.forward.stages` takes a `ForwardCall` and returns the next one. No stage changes the
 caller's arguments. At the end, `host_keywords` makes the arguments of the host's own forward.
 """
 

@@ -6,7 +6,7 @@ An attention module gets the positions of its queries at most. The others are co
 * cached keys keep the positions they were cached with (`hf_posenc.cache.key_positions`). If an attention module is
   called on its own, the last cached key is assumed to stand right before the new tokens.
 
-The forward pre-hook of the base model (`hf_posenc.forward.forward_hook`) passes the `ForwardContext` as one keyword.
+``forward`` of the patched base model (`hf_posenc.forward.base_forward`) passes the `ForwardContext` as one keyword.
 """
 
 from __future__ import annotations

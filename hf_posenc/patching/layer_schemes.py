@@ -18,7 +18,7 @@ from torch import nn
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
-from hf_posenc.forward.forward_hook import moves_positions
+from hf_posenc.forward.stages import moves_positions
 from hf_posenc.patches.validate_adapter import checked_trained_length, geometry_of
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import POSITION_HOOKS, Scheme, implements

@@ -24,9 +24,8 @@ from torch import nn
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.torch_state import remove_hooks
 from hf_posenc.errors import CannotCombine, ModelInUse
-from hf_posenc.forward.base_forward import hooked_class, unhooked_class
+from hf_posenc.forward.base_forward import own_base, patched_base
 from hf_posenc.forward.current_forward import ATTENTION, ATTENTIONS, OWNER
-from hf_posenc.forward.forward_hook import prepare_forward
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
 from hf_posenc.patching import peft_sidecar
 from hf_posenc.patching.atomic_save import check_saver, install_atomic_save, remove_atomic_save
@@ -41,7 +40,7 @@ UNSPLIT_MODULES = "_no_split_modules"  # attribute of a transformers model: name
 
 
 def swap(patch: Patch) -> None:
-    """Give every layer its scheme and its patched class, and register the hooks; record the changes in ``patch``."""
+    """Give every layer its scheme, and every module its patched class; record the changes in ``patch``."""
     base, adapter, schemes = patch.base, patch.adapter, patch.schemes
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
     add_schemes(patch, attentions)
@@ -55,8 +54,7 @@ def swap(patch: Patch) -> None:
         module.__dict__.update(attributes)
     freeze(patch, replaced_parameters(patch))
     rename_unsplit_modules(patch)
-    change_class(base, hooked_class(type(base)))
-    base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
+    change_class(base, patched_base(type(base)))
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
 
 
@@ -147,10 +145,9 @@ def undo(patch: Patch) -> None:
         holder.__dict__[UNSPLIT_MODULES] = names
     remove_atomic_save(model)
     remove_batching_check(model)
-    change_class(base, unhooked_class(type(base)))
+    change_class(base, own_base(type(base)))
     restore_config(patch)
     restore_limits(patch)
-    remove_hooks(base._forward_pre_hooks, prepare_forward, base._forward_pre_hooks_with_kwargs)
     remove_hooks(base._state_dict_pre_hooks, write_scheme_with_adapters)
     forget_attributes(base)
 

@@ -87,7 +87,7 @@ class InlineDecoder(AddsPositionCode):
         position_ids: Tensor | None = None,
         **call: Any,
     ) -> Any:
-        """The model's own forward without its bias; the pre-hook has checked the call and created the cache."""
+        """The model's own forward without its bias; its call is checked, and the cache is made."""
         cache, positions = pop_cache(call), call[KEYWORD].positions
         weights = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states

@@ -77,7 +77,7 @@ SEAMS = [
     ),
     Seam(
         "LlamaModel.forward", lambda: LlamaModel.forward, ("input_ids", "attention_mask", "position_ids",
-        CACHE, "inputs_embeds", "use_cache"), "hf_posenc/forward/forward_hook.py",
+        CACHE, "inputs_embeds", "use_cache"), "hf_posenc/forward/stages.py",
         (("position_embeddings = self.rotary_emb(", "one table of angles is made for all layers"),),
     ),
     Seam(
@@ -101,7 +101,7 @@ SEAMS = [
     Seam("StaticLayer.update", lambda: cache_utils.StaticLayer.update, ("key_states", "value_states"),
          "hf_posenc/forward/positions.py", (("cumulative_length", "it counts its tokens in place, in a tensor"),)),
     Seam("create_causal_mask", lambda: masking_utils.create_causal_mask,
-         ("config", "inputs_embeds", "attention_mask", CACHE, "position_ids"), "hf_posenc/forward/forward_hook.py"),
+         ("config", "inputs_embeds", "attention_mask", CACHE, "position_ids"), "hf_posenc/forward/stages.py"),
     Seam("ALL_ATTENTION_FUNCTIONS.get_interface", lambda: ALL_ATTENTION_FUNCTIONS.get_interface,
          ("attn_implementation", "default"), "hf_posenc/forward/attention.py"),
     Seam(

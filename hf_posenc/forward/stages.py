@@ -1,7 +1,7 @@
-"""Forward pre-hook of the base model: check the call, prepare its KV cache, and hand a `ForwardContext` to every layer.
+"""Stages of a call of the base model: check it, prepare its KV cache, and hand a `ForwardContext` to every layer.
 
-The hook sees arguments that attention modules do not: the caller's 2-D mask, positions with gaps or several axes, and
-the cache while it is empty. Each stage takes a `ForwardCall` and returns the next one. The order of the stages matters:
+They see arguments that attention modules do not: the caller's 2-D mask, positions with gaps or several axes, and the
+cache while it is empty. Each stage takes a `ForwardCall` and returns the next one. The order of the stages matters:
 positions depend on the padding, packed texts on the positions, and packed texts decide whether a cache is made.
 """
 
@@ -34,8 +34,8 @@ from hf_posenc.forward.validate_inputs import check_call, check_position_ids
 from hf_posenc.schemes.base import Scheme, implements
 
 
-def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Forward pre-hook of the base model: run the stages of a call, and return the host's arguments.
+def prepare_forward(base: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Run the stages of a call of the base model, and return the keyword arguments for its own ``forward``.
 
     Raises:
         InvalidInput: there are no tokens, an id, position or mask value is invalid, a row is all padding, or the cache
@@ -43,7 +43,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         MaskMismatch: the shape of the mask does not match the tokens.
         NeedsWholeText: the call continues a text whose positions would all change.
     """
-    call = validate_call(parse_call(module, args, kwargs))
+    call = validate_call(parse_call(base, args, kwargs))
     call = with_coordinates(call)
     call = with_padding(call)
     call = with_positions(call)
@@ -52,9 +52,9 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     call = with_moved_positions(call)
     call = with_cache(call)
     forward = forward_context(call, record_key_positions(call))
-    if module.__dict__.get(USES_LOOKUP) or (counts_columns(module) and not is_traced()):
-        set_current_forward(module, forward)
-    return (), host_keywords(call, forward)
+    if base.__dict__.get(USES_LOOKUP) or (counts_columns(base) and not is_traced()):
+        set_current_forward(base, forward)
+    return host_keywords(call, forward)
 
 
 def validate_call(call: ForwardCall) -> ForwardCall:
