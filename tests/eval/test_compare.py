@@ -14,12 +14,7 @@ import pytest
 import torch
 
 from hf_posenc import patch_model, unpatch_model
-from hf_posenc.errors import (
-    BadComparison,
-    SchemeNotDefined,
-    UnknownOption,
-    UnknownScheme,
-)
+from hf_posenc.errors import BadComparison, SchemeNotDefined, UnknownOption, UnknownScheme
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.comparison import measure
 from hf_posenc.eval.comparison.cell import Measuring

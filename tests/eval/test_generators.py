@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TokenizerTooPoor
-from hf_posenc.eval.texts.haystack import (
-    HAYSTACKS,
-    MOST_WORDS,
-    most_units,
-    sentences_of,
-)
+from hf_posenc.eval.texts.haystack import HAYSTACKS, MOST_WORDS, most_units, sentences_of
 from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
 from hf_posenc.eval.texts.passkey import passkey
 from hf_posenc.eval.texts.ruler import CommonWords, FrequentWords, Questions, VariableTracking

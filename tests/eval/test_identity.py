@@ -11,10 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.checkpoints.model_digest import model_digest
-from hf_posenc.eval.comparison.identity import (
-    files_digest,
-    tokenizer_digest,
-)
+from hf_posenc.eval.comparison.identity import files_digest, tokenizer_digest
 from hf_posenc.eval.texts.measured_text import measured_text
 
 

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from hf_posenc import load_starter, patch_model
 from hf_posenc.core import plugins

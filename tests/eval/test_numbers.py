@@ -12,9 +12,7 @@ from hf_posenc import patch_model
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.results.rows import rows_of
-from hf_posenc.eval.tasks.base import (
-    perplexity,
-)
+from hf_posenc.eval.tasks.base import perplexity
 
 from .conftest import TRAINED
 

@@ -8,13 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.eval.texts.haystack import FILLER
-from hf_posenc.eval.texts.passkey import (
-    FRAME,
-    NEEDLE,
-    QUESTION,
-    draw_key,
-    passkey,
-)
+from hf_posenc.eval.texts.passkey import FRAME, NEEDLE, QUESTION, draw_key, passkey
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
