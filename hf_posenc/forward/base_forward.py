@@ -28,7 +28,7 @@ def patched_base(cls: type[nn.Module]) -> type[nn.Module]:
 
 def own_base(cls: type[nn.Module]) -> type[nn.Module]:
     """The class inside a class of `patched_base`; any other class itself."""
-    return next((own for own, made in _MADE.items() if made is cls), cls)
+    return vars(cls).get("posenc_own_base", cls)
 
 
 def _subclass(cls: type[Any]) -> type[nn.Module]:
@@ -44,8 +44,9 @@ def _subclass(cls: type[Any]) -> type[nn.Module]:
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         return _blank, (cls,), dict(self.__dict__)
 
-    members = {"forward": forward, "__reduce_ex__": __reduce_ex__, "__module__": cls.__module__}
-    return type(cls.__name__, (cls,), {**members, "__qualname__": cls.__qualname__})
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    members = {"forward": forward, "__reduce_ex__": __reduce_ex__, "posenc_own_base": cls}
+    return type(cls.__name__, (cls,), names | members)
 
 
 def check_attended(base: Any, forward: ForwardContext) -> None:
