@@ -161,6 +161,10 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
     def looked_up(ctx: PositionContext, learned: Tensor | None) -> Terms:
         return Terms(bias=(ToeplitzBias(lambda d: learned[:, clipped(d)]),), logit_scale=0.8)  # type: ignore[index]
 
+    def by_slope(ctx: PositionContext, learned: Tensor | None) -> Terms:
+        offset = ctx.key_positions - ctx.query_positions[:, -1:]
+        return Terms(bias=(KeyBias(0.1 * learned[None, :, None] * offset[:, None]),))  # type: ignore[index]
+
     def mixture(ctx: PositionContext, learned: Tensor | None) -> Terms:
         return key_terms(heads)(ctx, None).merge(Terms(bias=(waved,), visible=band))
 
@@ -188,6 +192,9 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
     return {
         "plain": Position(lambda ctx, t: Terms(logit_scale=1.4), logit_scale=1.4),
         "key bias": Position(key_terms(heads), line, logit_scale=1.25, causal_only=True),
+        "learned slopes": Position(
+            by_slope, lambda d, q, t: -0.1 * t[:, None, None] * d[:, None], learned=lambda h, d: (h,), causal_only=True
+        ),
         "toeplitz": Position(lambda ctx, t: Terms(bias=(waved,)), wave_bias),
         "learned table": Position(looked_up, table, learned=lambda h, d: (h, reach), logit_scale=0.8),
         "two tables": Position(

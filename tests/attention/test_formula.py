@@ -18,7 +18,7 @@ from hf_posenc.core.terms import Terms, ToeplitzBias
 from .formula import ALL, BOTH_WAYS, DOCUMENTS, LEFT, RIGHT, WINDOW, Problem, tokens, two_regions
 
 ROUTES = {
-    "key bias": "key_bias", "toeplitz": "toeplitz_bias", "learned table": "toeplitz_bias",
+    "key bias": "key_bias", "learned slopes": "key_bias", "toeplitz": "toeplitz_bias", "learned table": "toeplitz_bias",
     "two tables": "toeplitz_bias", "two regions": "regions_cpu", "chunks": "regions_cpu", "first keys": "regions_cpu",
     "split by row": "regions_cpu", "sink": "regions_cpu", "window": "sliding_window", "rows": "length_rotation",
     "content": "dense_blocks",
