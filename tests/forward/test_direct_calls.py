@@ -35,7 +35,6 @@ def test_texts_past_the_buffers_of_an_encoder() -> None:
 
 def test_the_class_keeps_its_name_and_its_signature_and_is_given_back() -> None:
     model = patch_model(tiny_model("llama"), "yarn", factor=4)
-    assert type(model.model) is not LlamaModel
     assert str(type(model.model)) == str(LlamaModel)  # transformers keeps a registry by these
     assert inspect.signature(model.model.forward) == inspect.signature(tiny_model("llama").model.forward)
     unpatch_model(model)
