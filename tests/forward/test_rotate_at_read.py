@@ -52,14 +52,12 @@ def in_chunks(model: PreTrainedModel, ids: Tensor, sizes: list[int]) -> Tensor:
 
 
 CACHE_CHECKS = (
-    "cache",
-    "padded_decoding",
-    "position_ids",
-    "cache_reorder",
-    "cache_crop",
-    "generate",
-    "formula_gradients",
+    *("cache", "padded_decoding", "position_ids", "cache_reorder", "cache_crop", "generate", "formula_gradients"),
 )
+
+
+def test_tokens_decoded_in_half_precision() -> None:
+    assert_passes("cache", Case("llama", "dynamic_ntk", factor=4, dtype=torch.bfloat16))
 
 
 @pytest.mark.slow
