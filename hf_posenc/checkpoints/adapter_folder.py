@@ -45,12 +45,10 @@ class AdapterFolder:
     """A PEFT adapter on disk whose sidecar has been read and checked.
 
     Attributes:
-        name: folder or Hub name that the caller passed.
         path: local folder.
         scheme: scheme that the adapter was trained under; None if it has no sidecar.
     """
 
-    name: str
     path: Path
     scheme: SchemeConfig | None
 
@@ -62,8 +60,7 @@ class AdapterFolder:
             name_or_path: folder or Hub name.
             **hub: options of the Hub, such as ``revision``.
         """
-        name = checked_name(name_or_path, "A PEFT adapter")
-        opened = cls(name, local_folder(name, hub), None)
+        opened = cls(local_folder(checked_name(name_or_path, "A PEFT adapter"), hub), None)
         with opened.explained_errors():
             return replace(opened, scheme=opened._sidecar())
 

@@ -23,18 +23,19 @@ from typing import Any
 
 from torch import nn
 
-from hf_posenc.checkpoints.adapter_checks import (
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder, local_folder
+from hf_posenc.checkpoints.auto import auto_enabled
+from hf_posenc.checkpoints.hub import hub_options
+from hf_posenc.checkpoints.peft import (
+    OFFLOADED,
     check_complete,
     check_other_adapters,
     load_position_parameters,
     match_base,
 )
-from hf_posenc.checkpoints.adapter_folder import AdapterFolder, local_folder
-from hf_posenc.checkpoints.auto import auto_enabled
-from hf_posenc.checkpoints.hub import hub_options
-from hf_posenc.checkpoints.peft import OFFLOADED, adapter_staged
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
 from hf_posenc.core.files.json_file import read_object
+from hf_posenc.core.files.staged import staged
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.errors import ModelNotFound, NotExpressible, TrainingImpossible
 from hf_posenc.forward.host_calls import cache_name
@@ -44,6 +45,7 @@ from hf_posenc.patching.float32 import keep_in_float32, restore_dtype
 from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.patch import rollback_on_error
 from hf_posenc.patching.peft_sidecar import (
+    PARAMETERS,
     PEFT_CONFIG,
     SIDECAR,
     position_parameters,
@@ -52,6 +54,7 @@ from hf_posenc.patching.peft_sidecar import (
     write_sidecar_on_save,
 )
 from hf_posenc.patching.state import is_patched, scheme_holder
+from hf_posenc.patching.text_limits import raise_limits_in
 
 Hook = Callable[..., Any]
 CONVERTED = "path_initial_model_for_weight_conversion"  # argument of PEFT's ``save_pretrained``
@@ -136,8 +139,12 @@ def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
         return original(model, *args, **kwargs)
     if options.get("push_to_hub") or not options.get("is_main_process", True):
         return original(model, *args, **kwargs)
-    with adapter_staged(model, arguments["save_directory"]) as arguments["save_directory"]:
-        return original(*call.args, **call.kwargs)
+    folder = Path(arguments["save_directory"])
+    with staged(folder, companions=(SIDECAR, PARAMETERS)) as staging:
+        arguments["save_directory"] = str(staging)
+        result = original(*call.args, **call.kwargs)
+        raise_limits_in(folder, model, into=staging)
+    return result
 
 
 def describing(original: Hook, model: Any, output_dir: str) -> Any:
