@@ -3,10 +3,17 @@
 A configuration has one set of parameters for all layers, or one for each type of layer (Gemma 3, OLMo 3, ModernBERT).
 In the latter case, a scheme that only layers of one type have is exported for that type. Layers that the model does not
 rotate (SmolLM 3, Llama 4, Cohere 2) stay unrotated, and are ignored here.
+
+The temperature of a scaling is written as ``attention_factor``, and under the names that other engines read. Engines
+that do not read ``attention_factor`` use 0.1 ln s + 1 as YaRN's temperature, and √(1 + ln s / ln L0) as LongRoPE's.
+Their own parameters change this: ``attn_factor`` multiplies the first (SGLang, older vLLM); ``mscale`` is its
+coefficient of 0.1 ln s (mlx-lm); ``short_mscale`` and ``long_mscale`` replace the second (vLLM). transformers ignores
+them if ``attention_factor`` is present, and warns about ``attn_factor`` when it loads.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +21,7 @@ from typing import Any
 import transformers
 from transformers import ROPE_INIT_FUNCTIONS
 
-from hf_posenc.checkpoints.readers.spellings import with_spellings
+from hf_posenc.checkpoints.readers.stated import yarn_temperature
 from hf_posenc.checkpoints.static_rotation import HOOKS, as_longrope
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
@@ -69,7 +76,7 @@ def rope_parameters_of(model: Any) -> NativeParameters:
             by_type[kind] = dict(own)
             continue
         parameters, within_trained = parameters_of_all(rotating, name)
-        by_type[kind] = kept_parameters(own) | with_spellings(parameters)
+        by_type[kind] = kept_parameters(own) | parameters | respelled_temperature(parameters)
         check_query_scale(own, by_type[kind], name)
         short |= within_trained
     if None in by_type:
@@ -99,6 +106,24 @@ def check_query_scale(stated: Mapping[str, Any], exported: Mapping[str, Any], na
             f"This model scales queries after its first {stated.get(length)} tokens ({beta}), and scheme {name!r} "
             f"counts from {exported.get(length)}; a configuration has one number for both. {INSTEAD}"
         )
+
+
+def respelled_temperature(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The temperature in the RoPE parameters of one type of layer, under the names that other engines read.
+
+    Empty for the default temperature of all engines; and with ``mscale_all_dim``, because engines then scale the
+    softmax as well.
+    """
+    kind, own = parameters["rope_type"], parameters.get("attention_factor")
+    if own is not None and kind == "longrope":
+        return {"short_mscale": own, "long_mscale": own}
+    if own is None or kind != "yarn" or "mscale_all_dim" in parameters:
+        return {}
+    default = yarn_temperature(parameters["factor"])
+    if math.isclose(own, default, rel_tol=1e-9):
+        return {}
+    coefficient = {} if default == 1.0 else {"mscale": (own - 1.0) / (default - 1.0)}
+    return {"attn_factor": own / default} | coefficient
 
 
 def types_of_layers(config: Any, count: int) -> list[str]:

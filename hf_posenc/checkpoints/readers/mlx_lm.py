@@ -13,10 +13,10 @@ from hf_posenc.checkpoints.readers.stated import (
     longrope_frequencies,
     proportional_divided,
     unscaled,
-    with_base,
     yarn_frequencies,
     yarn_temperature,
 )
+from hf_posenc.core.geometry import geometric
 
 NAME = "mlx-lm 0.32"
 SCALED_MODELS = (
@@ -60,7 +60,7 @@ def of_layer_type(stated: ExportedConfig) -> ReadRotation:
     if stated.model_type == "modernbert":
         raise Unread("it has no class for this model")
     if not stated.old_keys and stated.model_type == "gemma3_text":
-        return with_base(stated, GEMMA_3_BASES[stated.layers or ""])
+        return ReadRotation(geometric(GEMMA_3_BASES[stated.layers or ""], stated.rotary_dim))
     if not stated.old_keys:
         raise Unread("it reads the keys before transformers 5, which cannot say how these layers rotate")
     if stated.sliding or stated.model_type == "gemma3n_text":

@@ -10,12 +10,12 @@ from hf_posenc.checkpoints.readers.stated import (
     by_type,
     mscale_quotient,
     proportional_divided,
-    rope_frequencies,
     unscaled,
     unscaled_head,
     yarn_frequencies,
     yarn_temperature,
 )
+from hf_posenc.core.geometry import geometric
 
 NAME = "SGLang, older vLLM"
 BY_LAYER_TYPE = ("gemma3_text", "modernbert")
@@ -43,7 +43,7 @@ def of_layer_type(stated: ExportedConfig) -> ReadRotation:
 def dynamic(stated: ExportedConfig) -> ReadRotation:
     """Dynamic NTK as a static rotation: the base of the longest text at every length."""
     s, dims = stated.factor, stated.rotary_dim
-    return ReadRotation(rope_frequencies(stated.theta * (s * s - (s - 1)) ** (dims / (dims - 2)), dims))
+    return ReadRotation(geometric(stated.theta * (s * s - (s - 1)) ** (dims / (dims - 2)), dims))
 
 
 def yarn(stated: ExportedConfig) -> ReadRotation:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from hf_posenc.core.geometry import geometric
 
 
 class Unread(Exception):
@@ -86,22 +88,17 @@ class ReadRotation:
 
 def unscaled(stated: ExportedConfig) -> ReadRotation:
     """RoPE without a scaling: θ^(−2m / d)."""
-    return ReadRotation(rope_frequencies(stated.theta, stated.rotary_dim))
+    return ReadRotation(geometric(stated.theta, stated.rotary_dim))
 
 
 def unscaled_head(stated: ExportedConfig) -> ReadRotation:
     """RoPE without a scaling, for all channels of a head, whatever share of them is stated."""
-    return ReadRotation(rope_frequencies(stated.theta, stated.head_dim))
-
-
-def with_base(stated: ExportedConfig, theta: float) -> ReadRotation:
-    """RoPE without a scaling, with base ``theta`` instead of the stated one."""
-    return unscaled(replace(stated, parameters={**stated.parameters, "rope_theta": theta}))
+    return ReadRotation(geometric(stated.theta, stated.head_dim))
 
 
 def linear(stated: ExportedConfig) -> ReadRotation:
     """Linear interpolation: every frequency divided by the factor."""
-    return ReadRotation(tuple(w / stated.factor for w in rope_frequencies(stated.theta, stated.rotary_dim)))
+    return ReadRotation(tuple(w / stated.factor for w in geometric(stated.theta, stated.rotary_dim)))
 
 
 def llama3(stated: ExportedConfig) -> ReadRotation:
@@ -113,24 +110,19 @@ def llama3(stated: ExportedConfig) -> ReadRotation:
         unscaled_share = min(max((turns - low) / (high - low), 0.0), 1.0)
         return (1 - unscaled_share) * w / stated.factor + unscaled_share * w
 
-    return ReadRotation(tuple(map(scaled, rope_frequencies(stated.theta, stated.rotary_dim))))
+    return ReadRotation(tuple(map(scaled, geometric(stated.theta, stated.rotary_dim))))
 
 
 def proportional(stated: ExportedConfig) -> ReadRotation:
     """Rotation of a share of the pairs, with the exponents of the whole head. Engines ignore the factor."""
     rotated, pairs = stated.rotary_dim // 2, stated.head_dim // 2
-    frequencies = rope_frequencies(stated.theta, stated.head_dim)[:rotated]
+    frequencies = geometric(stated.theta, stated.head_dim)[:rotated]
     return ReadRotation(frequencies + (0.0,) * (pairs - rotated))
 
 
 def proportional_divided(stated: ExportedConfig) -> ReadRotation:
     """The same with frequencies divided by the factor, as transformers computes it."""
     return ReadRotation(tuple(w / stated.factor for w in proportional(stated).frequencies))
-
-
-def rope_frequencies(theta: float, dims: int) -> tuple[float, ...]:
-    """Frequency θ^(−2m / d) of each pair m."""
-    return tuple(theta ** (-2 * m / dims) for m in range(dims // 2))
 
 
 def yarn_frequencies(stated: ExportedConfig, *, truncate: bool) -> tuple[float, ...]:
@@ -154,7 +146,7 @@ def yarn_frequencies(stated: ExportedConfig, *, truncate: bool) -> tuple[float, 
     first, last = max(first, 0), min(last, dims - 1)
     width = last - first if last != first else 0.001
     slowed = (min(max((m - first) / width, 0.0), 1.0) for m in range(dims // 2))
-    unscaled_frequencies = rope_frequencies(stated.theta, dims)
+    unscaled_frequencies = geometric(stated.theta, dims)
     return tuple(w * (1 - g) + w / stated.factor * g for w, g in zip(unscaled_frequencies, slowed, strict=True))
 
 
@@ -180,7 +172,7 @@ def longrope_default(stated: ExportedConfig) -> float:
 def longrope_frequencies(stated: ExportedConfig, list_name: str) -> tuple[float, ...]:
     """LongRoPE's frequencies: each divided by its entry in the named list."""
     divisors = stated.parameters[list_name]
-    return tuple(w / by for w, by in zip(rope_frequencies(stated.theta, stated.rotary_dim), divisors, strict=True))
+    return tuple(w / by for w, by in zip(geometric(stated.theta, stated.rotary_dim), divisors, strict=True))
 
 
 def longrope_by_length(stated: ExportedConfig) -> ReadRotation:
