@@ -70,7 +70,12 @@ def _scheme_to_load(name: str | None, *, output_loading_info: bool = False, **hf
         config = hf_kwargs["config"]
         given = isinstance(config, PreTrainedConfig)
         return SchemeConfig.of_config(vars(config), "this configuration") if given else None
-    _refuse_adapter((hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or name)
+    folder = (hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or name
+    if os.path.isdir(folder) and AdapterFolder.open(folder).scheme is not None:
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loader ignores. "
+            f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."
+        )
     try:
         patched = config_content(name, hf_kwargs).get(SCHEME_KEY) is not None
     except OSError:  # nothing to load: transformers raises its own error
@@ -94,14 +99,6 @@ def _get_config_dict(
     if content.get(SCHEME_KEY) is not None:
         check_no_remote_code(content, str(pretrained_model_name_or_path), kwargs)
     return unguard(content, str(pretrained_model_name_or_path)), unused_kwargs
-
-
-def _refuse_adapter(folder: Any) -> None:
-    if os.path.isdir(folder) and AdapterFolder.open(folder).scheme is not None:
-        raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loader ignores. "
-            f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."
-        )
 
 
 HOOKS: dict[str, tuple[type, Any]] = {

@@ -133,8 +133,8 @@ def export(
     if to in WITH_CARD:
         refuse_adapter_folder(target)
     with staged(target) as staging:
-        if to in WITH_TOKENIZER:
-            written = WRITERS[to](model, staging, tokenizer)
+        if to == "gguf":  # the file contains the tokenizer
+            written = write_gguf(model, staging, tokenizer)
         else:
             written = WRITERS[to](model, staging)
             if tokenizer is not None:
@@ -163,5 +163,3 @@ WRITERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 """Format → function that writes a model into a folder, and returns the entries for `Exported.written`."""
 WITH_CARD = ("transformers", "auto", "bundle")
-WITH_TOKENIZER = ("gguf",)
-"""Formats whose writer also gets the tokenizer, because the file contains it."""

@@ -52,11 +52,4 @@ def recorded_names(texts: Iterable[str], folder: Path) -> list[str]:
 
 def full_paths(texts: Iterable[str], folder: Path) -> list[str]:
     """Full paths of the texts in a record in ``folder``. Names of datasets on the Hub stay unchanged."""
-    return [text if text.startswith(PREFIX) else full_path(text, folder.resolve()) for text in texts]
-
-
-def full_path(name: str, folder: Path) -> str:
-    """Full path of a text. If the file is gone, search its name in ``folder``, its parent and the current folder."""
-    recorded = os.path.normpath(folder / name)
-    moved = [str(place / Path(name).name) for place in (folder, folder.parent, Path.cwd())]
-    return next(filter(os.path.exists, [recorded, *moved]), recorded)
+    return [text if text.startswith(PREFIX) else os.path.normpath(folder.resolve() / text) for text in texts]

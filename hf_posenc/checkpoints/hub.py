@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import CONFIG_NAME
 
-from hf_posenc.core.files.hf_errors import explained_errors, reason_of
+from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.errors import ModelNotFound, shown
 from hf_posenc.patching.peft_sidecar import PEFT_CONFIG
 
@@ -39,25 +39,21 @@ def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
     """Whether a Hub name leads to a PEFT adapter, and not to a model.
 
     Raises:
-        ModelNotFound: the Hub cannot be reached.
+        ModelNotFound: the name is not valid, or the Hub cannot be asked.
     """
     from huggingface_hub import file_exists, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    revision, token = hub.get("revision"), hub.get("token")
-    with explained_errors(name):
+    options = {"revision": hub.get("revision"), "token": hub.get("token")}
+    try:
         for file in (CONFIG_NAME, PEFT_CONFIG):
-            if isinstance(try_to_load_from_cache(name, file, cache_dir=hub.get("cache_dir"), revision=revision), str):
+            cached = try_to_load_from_cache(name, file, cache_dir=hub.get("cache_dir"), revision=options["revision"])
+            if isinstance(cached, str):
                 return file == PEFT_CONFIG
         if hub.get("local_files_only"):
             return False  # the loader reports the missing files
-        options = {"revision": revision, "token": token}
-        try:
-            return not file_exists(name, CONFIG_NAME, **options) and file_exists(name, PEFT_CONFIG, **options)
-        except (HfHubHTTPError, HFValidationError):  # `explained_errors` handles these
-            raise
-        except Exception as error:  # an error of the HTTP library, which differs between releases of huggingface_hub
-            raise ModelNotFound(
-                f"{shown(name)} is no folder here and not in the cache, and the Hub cannot be asked: "
-                f"{reason_of(error)}. Check the name, or run `hf download {name}` when there is a network."
-            ) from error
+        return not file_exists(name, CONFIG_NAME, **options) and file_exists(name, PEFT_CONFIG, **options)
+    except Exception as error:  # of huggingface_hub, or of its HTTP library, which differs between its releases
+        raise ModelNotFound(
+            f"{shown(name)} is no folder here and not in the cache, and the Hub cannot be asked: "
+            f"{reason_of(error)}. Check the name, or run `hf download {name}` when there is a network."
+        ) from error

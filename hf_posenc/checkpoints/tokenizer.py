@@ -14,8 +14,6 @@ from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
 from hf_posenc.patching.text_limits import is_cut, is_unstated
 
-TOKENIZER_FILE = "tokenizer.json"
-
 
 def load_tokenizer(name: str, **kwargs: Any) -> Any:
     """Load the tokenizer of a model, without remote code.
@@ -66,7 +64,7 @@ def tokenizer_found(named: ModelName) -> Any | None:
     try:
         return tokenizer_of(named)
     except CheckpointMismatch:
-        if (Path(named.tokenizer) / TOKENIZER_FILE).is_file():
+        if (Path(named.tokenizer) / "tokenizer.json").is_file():
             raise
     except (MissingPackage, ModelNotFound):
         pass

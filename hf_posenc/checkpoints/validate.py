@@ -41,6 +41,8 @@ def check_layer_count(name: str, config: Mapping[str, Any], weights: Iterable[st
 def stored_weights(folder: Path) -> Iterator[tuple[str, str]]:
     """Name and dtype of every weight in the safetensors files of a folder."""
     for file in sorted(folder.glob(WEIGHTS)):
+        if not file.is_file():  # reading a pipe or a device would never end
+            raise ValueError(f"its {file.name!r} is no file")
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  # it is not a mapping
                 yield name, tensors.get_slice(name).get_dtype()
@@ -57,7 +59,6 @@ def check_folder(name: str) -> None:
     try:
         if (folder / CONFIG).is_file():
             check_config_file(folder / CONFIG)
-            check_regular_files(folder)
             check_weight_dtypes(folder)
         if (folder / INDEX).is_file():
             shards = read_object(folder / INDEX, MAX_CONFIG_BYTES).get("weight_map")
@@ -74,19 +75,11 @@ def check_folder(name: str) -> None:
         ) from error
 
 
-def check_regular_files(folder: Path) -> None:
-    """Refuse a pipe or a device under the name of a weight file, because reading it would never end."""
-    irregular = [file.name for file in sorted(folder.glob(WEIGHTS)) if not file.is_file()]
-    if irregular:
-        raise ValueError(f"its {irregular[0]!r} is no file")
-
-
 def check_weight_dtypes(folder: Path) -> None:
     """Refuse integer weights in a checkpoint that is not quantised, because transformers would load them unchanged."""
-    if QUANTISED_MARK in (folder / CONFIG).read_bytes():
-        return
+    quantised = QUANTISED_MARK in (folder / CONFIG).read_bytes()
     for name, dtype in stored_weights(folder):
-        if name.endswith((".weight", ".bias")) and not dtype.startswith(("F", "BF")):
+        if not quantised and name.endswith((".weight", ".bias")) and not dtype.startswith(("F", "BF")):
             raise ValueError(f"its weight {name!r} has the dtype {dtype} ({DTYPE_NAMES.get(dtype, 'integers')})")
 
 
