@@ -31,11 +31,8 @@ INITIALISER = "initialize_weights"  # method that the loader calls for missing w
 PATCHED_CLASS_MARK = "posenc_restoring"  # attribute of the classes that `patched_class` makes
 
 
-def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: Any = None) -> type[PreTrainedModel]:
-    """A subclass of ``cls`` with the same name, whose constructor builds the unpatched model and patches it.
-
-    If ``device_map`` is a dictionary, the parameters of a shared scheme are added to it.
-    """
+def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig) -> type[PreTrainedModel]:
+    """A subclass of ``cls`` with the same name, whose constructor builds the unpatched model and patches it."""
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         SchemeConfig.of_config(vars(config), "this checkpoint")  # again, as keywords of the call may have changed it
@@ -49,8 +46,6 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
         self.__class__ = cls  # before the patch, which may change it again
         patch_model(self, **scheme.arguments())
         self.__dict__[INITIALISER] = partial(initialise_at_length, self, scheme.host_length)
-        if isinstance(device_map, dict):
-            map_shared_parameters(device_map, self)
 
     methods = {"__init__": __init__, "config_class": guarded_class(cls.config_class), PATCHED_CLASS_MARK: True}
     return type(cls.__name__, (cls,), {**methods, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
@@ -71,12 +66,9 @@ def load_weights(
     """
     where = name or "in memory"  # a configuration and a state dict
     hf_kwargs |= {"output_loading_info": True, "use_safetensors": True}
-    device_map = hf_kwargs.get("device_map")
-    if isinstance(device_map, Mapping):
-        device_map = hf_kwargs["device_map"] = dict(device_map)
     with explained_errors(where, keywords):
         try:
-            loader = cls if scheme is None else patched_class(cls, scheme, device_map)
+            loader = cls if scheme is None else patched_class(cls, scheme)
             model, info = loader.from_pretrained(name, *args, **hf_kwargs)
         except PosEncError as error:
             if scheme is None:
@@ -109,17 +101,6 @@ def initialise_at_length(model: PreTrainedModel, length: int) -> None:
     finally:
         for key, config in configs.items():
             config.max_position_embeddings = patched_lengths[key]
-
-
-def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
-    """Add the scheme parameters that layers share to a device map that was written for the plain model."""
-    for part in stacks_or_model(model):
-        shared = base_model_of(part)[0]._modules.get("posenc")
-        if not device_map or shared is None or next(shared.parameters(), None) is None:
-            continue
-        name = next(name for name, module in model.named_modules() if module is shared)
-        if not any(key == "" or f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in device_map):
-            device_map[name] = next(iter(device_map.values()))
 
 
 def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], name: str) -> None:
