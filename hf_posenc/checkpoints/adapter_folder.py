@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import checked_name
@@ -134,26 +132,14 @@ class AdapterFolder:
         from peft import PeftConfig
 
         file = self.path / PEFT_CONFIG
-        config = unguard_adapter_config(read_json(file), str(file))
-        mapping = config.get("auto_mapping") or {}
-        library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
-        if str(library).partition(".")[0] != "transformers" and not is_imported_model(mapping):
-            module = f"auto_mapping {shown(library)}"
-        elif config.get("megatron_core") not in (None, "megatron.core"):
-            module = f"megatron_core {shown(config['megatron_core'])}"
-        else:
-            return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, file))
-        raise PeftAdapterMismatch(
-            f"{file} names a module to import, {module}. Remove that, or load it with PEFT itself."
-        )
-
-
-def is_imported_model(mapping: Any) -> bool:
-    """Whether an ``auto_mapping`` names a model class of a module that the caller has imported already."""
-    named = mapping if isinstance(mapping, Mapping) else {}
-    module = sys.modules.get(str(named.get("parent_library")))
-    cls = getattr(module, str(named.get("base_model_class")), None)
-    return isinstance(cls, type) and issubclass(cls, PreTrainedModel)
+        config = drop_unset_unknown_keys(unguard_adapter_config(read_json(file), str(file)), file)
+        if config.get("megatron_core") not in (None, "megatron.core"):
+            raise PeftAdapterMismatch(
+                f"{file} names a module to import, megatron_core {shown(config['megatron_core'])}. Remove that, or "
+                "load it with PEFT itself."
+            )
+        config["auto_mapping"] = None  # names the class of the base, for PEFT's Auto classes, which import it
+        return PeftConfig.from_peft_type(**config)
 
 
 def stated_base(folder: Path) -> tuple[str, str | None]:

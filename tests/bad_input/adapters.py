@@ -42,7 +42,7 @@ def poisoned(folder: Path) -> None:
 CHANGES: list[tuple[str, str, Change]] = [
     ("truncated", "read", bytes_of(CONFIG, lambda content: content[:40])),
     ("unknown kind", "'WAT'", entries(CONFIG, peft_type="WAT", position_scheme_guard=None)),
-    ("module to import", "module", entries(CONFIG, auto_mapping={"parent_library": "evil", "base_model_class": "X"})),
+    ("module to import", "module", entries(CONFIG, megatron_core="evil")),
     ("rank", "size mismatch", entries(CONFIG, r=4)),
     ("half of the tensors", "lacks", halved),
     ("no weights", WEIGHTS, lambda folder: (folder / WEIGHTS).unlink()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -80,29 +79,17 @@ def test_code_beside_a_checkpoint(entry: str, tmp_path: Path, marker: Path) -> N
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"auto_mapping": {"base_model_class": "Evil", "parent_library": "evil"}},
-        {"auto_mapping": {"base_model_class": "Evil", "parent_library": "transformersevil"}},
-        {"auto_mapping": ["evil"]},
-        {"megatron_core": "evil"},
-        {"megatron_core": "megatron.core.evil"},
-    ],
-    ids=str,
-)
-def test_adapter_that_names_a_module(
-    change: dict[str, Any], tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("evil", "transformersevil"):
-        (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n", encoding="utf-8")
+@pytest.mark.parametrize("name", ["evil", "megatron.core.evil"])
+def test_adapter_that_names_a_module(name: str, tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peft = pytest.importorskip("peft")
+    (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path / "adapter"
-    folder.mkdir()
-    plain = {"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"], "base_model_name_or_path": "x"}
-    (folder / "adapter_config.json").write_text(json.dumps(plain | change), encoding="utf-8")
-    (folder / "adapter_model.safetensors").write_bytes(b"")
+    peft.get_peft_model(tiny_model("llama"), peft.LoraConfig(target_modules=["q_proj"])).save_pretrained(folder)
     (folder / "adapter_model.bin").write_bytes(pickle.dumps(Bomb(marker)))
+    edit(folder, "adapter_config.json", auto_mapping={"base_model_class": "Evil", "parent_library": name})
+    hf_posenc.load_peft_adapter(tiny_model("llama"), folder)
+    edit(folder, "adapter_config.json", megatron_core=name)
     with pytest.raises(errors.PeftAdapterMismatch, match="module"):
         hf_posenc.load_peft_adapter(tiny_model("llama"), folder)
     assert not marker.exists()
