@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import transformers
@@ -25,7 +24,7 @@ from hf_posenc.checkpoints.readers.stated import yarn_temperature
 from hf_posenc.checkpoints.static_rotation import HOOKS, as_longrope
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patches.shared.rope_parameters import by_layer_type
+from hf_posenc.patches.shared.rope_parameters import rotations
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.host_rotation import HostRotation
@@ -38,25 +37,11 @@ BESIDE_SCALING = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
 INSTEAD = "Use the checkpoint that save_pretrained writes: hf_posenc.from_pretrained and --model read it."
 
 
-@dataclass(frozen=True)
-class NativeParameters:
-    """A model's rotation as parameters of transformers.
+def rope_parameters_of(model: Any) -> tuple[dict[str, Any], bool]:
+    """The rotation of a patched model as ``rope_parameters``, flat or by type of layer.
 
-    Attributes:
-        parameters: ``rope_parameters``, flat or by type of layer.
-        short: whether logits are equal up to the trained length only.
-        schemes: scheme that acts in each layer outside training.
-        types: type of each layer, a key of ``parameters``; None for each layer if these are flat.
-    """
-
-    parameters: dict[str, Any]
-    short: bool
-    schemes: tuple[Scheme, ...]
-    types: tuple[str | None, ...]
-
-
-def rope_parameters_of(model: Any) -> NativeParameters:
-    """The rotation of a patched model as parameters of transformers.
+    Returns:
+        The parameters, and whether they are valid up to the trained length only.
 
     Raises:
         NotPatched: the model carries no scheme.
@@ -65,11 +50,10 @@ def rope_parameters_of(model: Any) -> NativeParameters:
     """
     base, name = base_model_of(model)[0], describe(model).scheme
     schemes = acting_schemes(base)
-    stated = by_layer_type(getattr(base.config, "rope_parameters", None)) or {None: {}}
-    types = (None,) * len(schemes) if None in stated else tuple(types_of_layers(base.config, len(schemes)))
+    types = types_of_layers(base.config, len(schemes))
     by_type: dict[str | None, dict[str, Any]] = {}
     short = False
-    for kind, own in stated.items():
+    for kind, own in (rotations(base.config) or {None: {}}).items():
         of_type = [scheme for scheme, layer_type in zip(schemes, types, strict=True) if layer_type == kind]
         rotating = [scheme for scheme in of_type if not is_unrotated(scheme)]
         if not rotating or all(isinstance(scheme, HostRotation) for scheme in rotating):
@@ -80,13 +64,13 @@ def rope_parameters_of(model: Any) -> NativeParameters:
         check_query_scale(own, by_type[kind], name)
         short |= within_trained
     if None in by_type:
-        return NativeParameters(by_type[None], short, schemes, types)
+        return by_type[None], short
     if short:
         raise NotExpressible(
             f"Beyond the trained length, transformers computes scheme {name!r} differently, which an export does not "
             f"compare if types of layers rotate differently. {INSTEAD}"
         )
-    return NativeParameters({str(kind): own for kind, own in by_type.items()}, short, schemes, types)
+    return {str(kind): own for kind, own in by_type.items()}, short
 
 
 def kept_parameters(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,15 +110,17 @@ def respelled_temperature(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {"attn_factor": own / default} | coefficient
 
 
-def types_of_layers(config: Any, count: int) -> list[str]:
-    """The type of each layer, for a configuration with RoPE parameters by type of layer."""
+def types_of_layers(config: Any, count: int) -> tuple[str | None, ...]:
+    """The type of each layer, for a configuration with RoPE parameters by type of layer; else None for each layer."""
+    if None in (rotations(config) or {None: {}}):
+        return (None,) * count
     types = getattr(config, "layer_types", None) or ()
     if len(types) != count:
         raise NotExpressible(
             f"This {config.model_type} has RoPE parameters by type of layer. It has {count} layers with attention, but "
             f"its configuration states the types of {len(types)}. {INSTEAD}"
         )
-    return list(types)
+    return tuple(types)
 
 
 def is_unrotated(scheme: Scheme) -> bool:

@@ -15,7 +15,13 @@ from typing import Any
 import torch
 from transformers import ROPE_INIT_FUNCTIONS
 
-from hf_posenc.checkpoints.native_parameters import INSTEAD, kept_parameters, rope_parameters_of
+from hf_posenc.checkpoints.native_parameters import (
+    INSTEAD,
+    acting_schemes,
+    kept_parameters,
+    rope_parameters_of,
+    types_of_layers,
+)
 from hf_posenc.checkpoints.old_rope_keys import check_both_forms
 from hf_posenc.checkpoints.static_rotation import rotates_nothing, static_rotation
 from hf_posenc.core.files.hf_errors import reason_of
@@ -69,12 +75,12 @@ def plain_config(model: Any) -> PlainConfig:
     base, adapter = base_model_of(model)
     check_no_adapter(model)
     check_rotates(base.config, adapter)
-    own = rope_parameters_of(model)
+    parameters, short = rope_parameters_of(model)
     report = describe(model)
     trained_length, target_length = report.trained_length, report.target_length
     section = section_of(model.config, base.config)
-    length = trained_length if own.short else target_length
-    plain = PlainConfig(copy.deepcopy(model.config), section, own.parameters, own.short, length)
+    length = trained_length if short else target_length
+    plain = PlainConfig(copy.deepcopy(model.config), section, parameters, short, length)
     config = plain.of_base
     for name in OTHER_WINDOWS:
         if is_cut(vars(config).get(name), report):
@@ -83,20 +89,22 @@ def plain_config(model: Any) -> PlainConfig:
         for holder in (plain.config, config):
             if hasattr(holder, name):
                 delattr(holder, name)
-    config.rope_parameters = own.parameters
-    if own.short and "original_max_position_embeddings" not in own.parameters:
+    config.rope_parameters = parameters
+    if short and "original_max_position_embeddings" not in parameters:
         config.max_position_embeddings = trained_length  # transformers reads the trained length from here
-    with explained_refusal(own.parameters):
+    with explained_refusal(parameters):
         check_both_forms(config)
         geometry = adapter.geometry(config, trained_length=1, target_length=1)
-        by_list = own.short or own.parameters.get("rope_type") == "longrope"
+        by_list = short or parameters.get("rope_type") == "longrope"
         at_trained = rotary_at_length(config, adapter, trained_length, geometry) if by_list else None
-    for number, (scheme, kind) in enumerate(zip(own.schemes, own.types, strict=True)):
+    schemes = acting_schemes(base)
+    types = types_of_layers(base.config, len(schemes))
+    for number, (scheme, kind) in enumerate(zip(schemes, types, strict=True)):
         rotary = geometry.of_layer(number).rotary
         rotary = rotary and (at_trained or rotary)  # adapters ignore the scaling of length-dependent RoPE types
         if rotary is None and rotates_nothing(scheme):
             rotary = at_trained  # an adapter may read tiny frequencies as no rotation
-        check_same(rotary, scheme, trained_length if own.short else None)
+        check_same(rotary, scheme, trained_length if short else None)
         if rotary is not None:
             plain.rotaries[kind] = rotary
     return plain
