@@ -22,7 +22,6 @@ from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.validate import check_folder, check_layer_count, stored_weights
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
-from hf_posenc.patches.registry import adapter_names
 from hf_posenc.patching.host_config import check_lengths_and_rotation
 from hf_posenc.patching.scheme_config import SchemeConfig
 
@@ -115,10 +114,9 @@ class Checkpoint:
                 "Copy or save it again."
             )
         if model_type not in CONFIG_MAPPING:
-            adapted = ", although an adapter is registered for it" if model_type in adapter_names() else ""
             raise UnsupportedModel(
                 f"The configuration of {self.name} has the model_type {shown(model_type)}, which transformers does not "
-                f"know{adapted}. Register its classes in a file that you import (--import): "
+                "know. Register its classes in a file that you import (--import): "
                 f"AutoConfig.register({shown(model_type)}, …) and AutoModelForCausalLM.register(…)."
             )
         with explained_errors(self.name):

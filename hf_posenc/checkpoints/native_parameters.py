@@ -130,7 +130,7 @@ def is_unrotated(scheme: Scheme) -> bool:
 
 def parameters_of_all(schemes: list[Scheme], name: str) -> tuple[dict[str, Any], bool]:
     """The parameters of layers that share them, and whether they are valid up to the trained length only."""
-    first, *others = dict.fromkeys(sorted(schemes, key=lambda scheme: not any(stated_natively(scheme))))
+    first, *others = dict.fromkeys(schemes)
     parameters = parameters_of(first, name)
     if any(type(other) is not type(first) or parameters_of(other, name) != parameters for other in others):
         raise NotExpressible(
@@ -142,11 +142,11 @@ def parameters_of_all(schemes: list[Scheme], name: str) -> tuple[dict[str, Any],
 
 def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
     """The parameters of a scheme, and whether they are valid up to the trained length only."""
-    everywhere, within_trained = stated_natively(scheme)
-    beyond_rotation = [
-        hook for hook in HOOKS if implements(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)
-    ]
-    parameters = everywhere or within_trained
+    parameters = scheme.native() or as_longrope(scheme)
+    short = parameters is None
+    if short:
+        parameters = scheme.native_within_trained()
+    beyond_rotation = [hook for hook in HOOKS if implements(scheme, hook) and not (short and hook in LENGTH_DEPENDENT)]
     if parameters is None or beyond_rotation:
         raise NotExpressible(f"Scheme {name!r} has no counterpart among transformers' RoPE types. {INSTEAD}")
     if parameters["rope_type"] not in {"default", *ROPE_INIT_FUNCTIONS}:
@@ -154,14 +154,7 @@ def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
             f"transformers {transformers.__version__} does not know the RoPE type {parameters['rope_type']!r} yet. "
             "Update it, or save the model with model.save_pretrained."
         )
-    return parameters, everywhere is None
-
-
-def stated_natively(scheme: Scheme) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The RoPE parameters of a scheme that are valid at all lengths; and those valid up to the trained length."""
-    if everywhere := scheme.native() or as_longrope(scheme):
-        return everywhere, None
-    return None, scheme.native_within_trained()
+    return parameters, short
 
 
 def acting_schemes(base: Any) -> tuple[Scheme, ...]:
