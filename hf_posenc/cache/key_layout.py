@@ -82,9 +82,7 @@ def widen_cached_keys(cache: Cache, layer: int | None, new: Tensor, values: Tens
     Raises:
         InvalidInput: the cache holds wider keys. A static cache keeps its width when it is reset.
     """
-    if layer is None or layer >= len(cache.layers):
-        return
-    cache_layer = cache.layers[layer]
+    cache_layer = layer_at(cache, layer)
     keys = getattr(cache_layer, "keys", None)
     if keys is None or keys.numel() == 0:
         return

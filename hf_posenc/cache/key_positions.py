@@ -108,10 +108,10 @@ class KeyPositions:
         if self.tokens is not None and len(self.tokens) > 1:
             self.tokens = self.tokens[rows.to(self.tokens.device)]
 
-    @property
-    def rows(self) -> int:
-        """Number of rows; 1 if all sequences have the same positions."""
-        return 1 if self.tokens is None else len(self.tokens)
+    def repeat(self, repeats: int) -> None:
+        """Repeat every row like the cache."""
+        if self.tokens is not None and len(self.tokens) > 1:
+            self.tokens = self.tokens.repeat_interleave(repeats, dim=0)
 
 
 HOOKS_READING_KEYS = ("bias", "values", "regions", "visible", "row_rotation", "row_scale", "extra_key_channels", "sink")

@@ -6,35 +6,23 @@ reports every such change to a follower.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 from transformers import Cache, CacheLayerMixin
 
-_CLASSES: dict[type[CacheLayerMixin], type[CacheLayerMixin]] = {}
+FOLLOWERS: WeakKeyDictionary[CacheLayerMixin, Any] = WeakKeyDictionary()
+"""Follower of each layer's rows: a `hf_posenc.cache.key_positions.KeyPositions`, whose file imports this one.
+
+Not an attribute of the layer: it would be an input of exported graphs.
+"""
 
 
-class CacheRows(Protocol):
-    """One row for each row of the cache, or one row for all: `KeyPositions`, whose file imports this one."""
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-
-    def select(self, rows: Tensor) -> None:
-        """Select rows by index, in this order."""
-
-
-FOLLOWERS: WeakKeyDictionary[CacheLayerMixin, CacheRows] = WeakKeyDictionary()
-"""Follower of each layer's rows. Not an attribute of the layer: it would be an input of exported graphs."""
-
-
+@lru_cache(maxsize=64)
 def follower_class(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
     """Subclass of a cache layer's class that reports every change of its rows to its follower."""
-    if cls in _CLASSES:
-        return _CLASSES[cls]
 
     class Following(cls):  # type of the layer at run time
         _layer_type = None  # with a type it would replace ``cls`` in transformers' tables
@@ -47,8 +35,7 @@ def follower_class(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
         def batch_repeat_interleave(self, repeats: int) -> None:
             """Repeat every row."""
             super().batch_repeat_interleave(repeats)
-            follower = FOLLOWERS[self]
-            follower.select(torch.arange(follower.rows).repeat_interleave(repeats))
+            FOLLOWERS[self].repeat(repeats)
 
         def batch_select_indices(self, indices: Tensor) -> None:
             """Select rows."""
@@ -59,13 +46,12 @@ def follower_class(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
             """Copy and pickle by the original class: this class cannot be imported by name."""
             return _empty, (cls,), (vars(self), FOLLOWERS[self])
 
-        def __setstate__(self, state: tuple[dict[str, Any], CacheRows]) -> None:
+        def __setstate__(self, state: tuple[dict[str, Any], Any]) -> None:
             self.__dict__.update(state[0])
             FOLLOWERS[self] = state[1]
 
     # An exporter looks a class up by its path, and a graph needs ``cls`` alone.
     Following.__module__, Following.__name__, Following.__qualname__ = cls.__module__, cls.__name__, cls.__qualname__
-    _CLASSES[cls] = Following
     return Following
 
 
@@ -74,7 +60,7 @@ def _empty(cls: type[CacheLayerMixin]) -> CacheLayerMixin:
     return object.__new__(follower_class(cls))
 
 
-def follow_rows(cache: Cache, follower: CacheRows) -> None:
+def follow_rows(cache: Cache, follower: Any) -> None:
     """Let the first layer of a cache report every change of its rows to a follower."""
     if not cache.layers:
         cache.layers.append(cache.layer_class_to_replicate())  # as its first update would
