@@ -22,7 +22,7 @@ from hf_posenc.patching.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.scheme_config import SchemeConfig, warn_of_changed_code
-from hf_posenc.patching.state import base_model_of, patch_of, stacks_or_model, unpatched_view
+from hf_posenc.patching.state import base_model_of, patch_of, stacks_or_model
 from hf_posenc.patching.swap import freeze, replaced_parameters
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.weights import check_finite, keep_arranged
@@ -128,6 +128,4 @@ def finish_part(model: nn.Module) -> None:
     patch = patch_of(base_model_of(model)[0])
     freeze(patch, replaced_parameters(patch))  # again, because the loader has replaced the parameters
     if patch.report.proof.verdict == "deferred":
-        with unpatched_view(patch):
-            probe = EffectProbe(patch)
-        patch.report = replace(patch.report, proof=probe.verdict(patch))
+        patch.report = replace(patch.report, proof=EffectProbe(patch).verdict())

@@ -24,7 +24,7 @@ from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.try_adapter import check_forward, check_heads, check_members, explained_forward
+from hf_posenc.patches.try_adapter import check_forward, check_heads, check_members
 from hf_posenc.patching.atomic_save import install_atomic_save
 from hf_posenc.patching.batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
@@ -38,6 +38,7 @@ from hf_posenc.patching.state import STASH, Patch, base_model_of, is_patched, st
 from hf_posenc.patching.swap import exclusive_change, swap, undo, undo_all, write_whole_config
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.base import Scheme, implements
+from hf_posenc.schemes.memo import MEMOS
 from hf_posenc.schemes.spec import SchemeSpec
 
 M = TypeVar("M", bound=nn.Module)
@@ -142,10 +143,9 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
 def _install(patch: Patch) -> PatchReport:
     """Swap the classes and prove that outputs change. On any error, undo the patch and raise."""
     model, base, adapter = patch.model, patch.base, patch.adapter
-    with explained_forward(adapter, base, patched=False):
-        probe = EffectProbe(patch)
     try:
         swap(patch)
+        probe = EffectProbe(patch)
         check_members(adapter, base, patch.geometry)
         check_layer_indices(patch)
         with evaluation_mode(base):
@@ -154,8 +154,7 @@ def _install(patch: Patch) -> PatchReport:
         if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # that one has run whole forward passes
             with evaluation_mode(base):
                 check_forward(adapter, base)
-        with explained_forward(adapter, base):
-            patch.finish(probe.verdict(patch))
+        patch.finish(probe.verdict())
         base.__dict__[STASH] = patch
         if getattr(model, "peft_config", None):
             patch.in_float32 += keep_in_float32(model)
@@ -219,10 +218,11 @@ def snapshot(model: nn.Module) -> Callable[[], None]:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Attributes of a module. Dictionaries and sets, which hold children and hooks, are copied."""
+    """Attributes of a module without memos. Dictionaries and sets, which hold children and hooks, are copied."""
     return {
         name: value.copy() if isinstance(value, (dict, set)) and name != STASH else value
         for name, value in module.__dict__.items()
+        if name not in MEMOS
     }
 
 

@@ -24,9 +24,10 @@ from torch import Tensor
 from hf_posenc.core.constants import HALF
 from hf_posenc.core.torch_state import evaluation_mode
 from hf_posenc.errors import AdapterInvalid, NoEffect
+from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.try_adapter import is_third_party
+from hf_posenc.patches.try_adapter import explained_forward, is_third_party
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import NEUTRAL, TERMS, Hooks, formula_change, has_any, neutral, random_code, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, shows_silent_terms, spread_positions
@@ -57,19 +58,22 @@ MIN_CHANGE, MAX_CHANGE = 2.0, 8.0  # an effect is larger than the first; unaffec
 
 
 class EffectProbe:
-    """Records the outputs of one layer of each kind before a patch, and compares them with those after it."""
+    """Records the outputs of one layer of each kind without the patch, and compares them with those under it.
+
+    Unpatched layers run with the classes and configurations from before the patch, which is in place already.
+    """
 
     def __init__(self, patch: Patch) -> None:
+        self.patch = patch
         self.adapter, self.base, self.geometry = adapter, base, geometry = patch.adapter, patch.base, patch.geometry
         self.layers = layers = patch.layout.representatives(geometry.layers, geometry.kinds)
         parameter = next(base.parameters())
-        self.attentions: list[Any] = list(adapter.attentions(base))
+        self.attentions: list[Any] = base.__dict__[ATTENTIONS]
         offloads = offloads_of(base)
         refuse_blocks(base, offloads)
         device = computing_device(base, offloads)
         self.deferred = device.type == "meta"
         self.runs_alone = not self.deferred and not offloads
-        self.patched: dict[tuple[int, float], Tensor] = {}
         if self.deferred:
             return
         # The unpatched model must have the probed positions too, and its position table may be shorter.
@@ -80,15 +84,15 @@ class EffectProbe:
         config: Any = base.config
         self.own_dtype = parameter.dtype
         modules = [self.attentions[layer] for layer in layers]
-        # Read before the patch: a patched class may have a score factor that the model's own class lacks.
-        self.factors = {layer: factor_name(self.attentions[layer]) for layer in layers}
         half = self.own_dtype in HALF and not offloads  # hooks that offload would keep the loaded weights in float32
         self.widened = half and runs_in_float32(modules, config._attn_implementation)
         self.hidden = hidden.to(device, torch.float32 if self.widened else self.own_dtype)
         self.nudged = self.positions if geometry.rotary is None else perturb_positions(self.positions, generator)
-        with evaluation_mode(base):
+        with explained_forward(adapter, base, patched=False), evaluation_mode(base), unpatched_view(patch):
+            # A patched class may have a score factor that the model's own class lacks.
+            self.factors = {layer: factor_name(self.attentions[layer]) for layer in layers}
             if self.widened:
-                self.run_in_own_dtype(layers[0])  # an error here, before the patch, is not caused by the patch
+                self.run_in_own_dtype(layers[0])  # an error here is not caused by the patch
             self.unpatched = {layer: self.run_unpatched(layer, SHARPENING[0]) for layer in layers}
 
     def run_unpatched(self, layer: int, sharper: float) -> tuple[Tensor, Tensor]:
@@ -102,29 +106,23 @@ class EffectProbe:
         with torch.no_grad(), scaled_scores(attention, self.factors[layer], sharper), widened:
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
 
-    def run_patched(self, layer: int, sharper: float) -> Tensor:
-        """Outputs of a patched layer at the probed positions; computed once for each factor of the scores."""
-        if (layer, sharper) not in self.patched:
-            self.patched[layer, sharper] = self.run(layer, sharper, self.positions)
-        return self.patched[layer, sharper]
-
     def run_in_own_dtype(self, layer: int) -> Tensor:
         """Output ``[1, token, width]`` of a layer in the model's own dtype."""
         with torch.no_grad():
             return probed(self.adapter, self.base, self.hidden.to(self.own_dtype), self.positions, layer)
 
-    def verdict(self, patch: Patch) -> Proof:
+    def verdict(self) -> Proof:
         """Compare the recorded outputs with those of the patched layers. The patch has an effect if one layer changed.
 
-        If the change is too small to tell, the patch is undone for a moment to run unpatched layers on larger scores.
+        If the change is too small to tell, the unpatched layers run again on larger scores.
         """
         if self.deferred:
             return Proof("deferred")
-        with evaluation_mode(self.base):
+        with explained_forward(self.adapter, self.base), evaluation_mode(self.base):
             if is_third_party(self.adapter):
                 for layer in self.layers:
                     self.check_own_positions(layer)
-            proofs = [self.verdict_of(layer, patch) for layer in self.layers]
+            proofs = [self.verdict_of(layer) for layer in self.layers]
         moved = [proof for proof in proofs if proof.verdict == "moved"]
         if not moved:
             return max(proofs, key=lambda proof: proof.change)
@@ -158,7 +156,7 @@ class EffectProbe:
                 "(rotary, its frequencies and layout; slopes), scaling, swaps, probe, or the arguments of `attend`."
             )
 
-    def verdict_of(self, layer: int, patch: Patch) -> Proof:
+    def verdict_of(self, layer: int) -> Proof:
         """The verdict on one layer."""
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         geometry, window = self.geometry.of_layer(layer), self.attentions[layer].window
@@ -170,7 +168,7 @@ class EffectProbe:
             refuse_not_finite(self.run_in_own_dtype(layer), scheme)
         change, moves = 0.0, False
         for sharper in SHARPENING:
-            moved, angles = self.changes_at(layer, sharper, patch)
+            moved, angles = self.changes_at(layer, sharper)
             shown = (MIN_CHANGE * angles).clamp(min=self.rounding(layer, sharper))
             allowed = (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype] * sharper)
             self.check_unaffected(moved, allowed, scheme)
@@ -189,14 +187,14 @@ class EffectProbe:
         self.check_terms(layer, scheme)
         return Proof("moved", change, scheme.unchanged_below)
 
-    def changes_at(self, layer: int, sharper: float, patch: Patch) -> tuple[Tensor, Tensor]:
+    def changes_at(self, layer: int, sharper: float) -> tuple[Tensor, Tensor]:
         """Changes ``[token]`` of the outputs by the patch, and by float32 angles, with scores times ``sharper``."""
         if sharper == SHARPENING[0]:
             before, nudged = self.unpatched[layer]
         else:
-            with unpatched_view(patch):
+            with unpatched_view(self.patch):
                 before, nudged = self.run_unpatched(layer, sharper)
-        moved = relative_change(self.run_patched(layer, sharper), before)
+        moved = relative_change(self.run(layer, sharper, self.positions), before)
         return moved, relative_change(nudged, before).cummax(0).values
 
     def check_terms(self, layer: int, scheme: Scheme) -> None:
@@ -231,7 +229,7 @@ class EffectProbe:
         own: Scheme = self.attentions[layer].scheme
         for sharper in (*SHARPENING, *SOFTENING):
             with replaced(own, one):
-                before = self.run(layer, sharper, self.positions) if one else self.run_patched(layer, sharper)
+                before = self.run(layer, sharper, self.positions)
             with replaced(own, other):
                 moved = relative_change(self.run(layer, sharper, self.positions), before)
             if not bool((moved <= self.rounding(layer, max(sharper, 1.0))).all()):  # true for NaN, too

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import nn
@@ -20,13 +20,13 @@ from hf_posenc.core.lengths import check_factor, resolve_lengths
 from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patches.try_adapter import explained_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes
+from hf_posenc.patching.patch import rollback_on_error
 from hf_posenc.patching.patched_config import check_unchanged, update_config
 from hf_posenc.patching.proof import EffectProbe
-from hf_posenc.patching.state import patch_of, unpatched_view
+from hf_posenc.patching.state import patch_of
 from hf_posenc.patching.swap import exclusive_change
-from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
+from hf_posenc.patching.text_limits import raise_limits, restore_limits
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.memo import MEMOS
 
@@ -69,31 +69,19 @@ def set_factor(model: M, factor: float) -> M:
     with float32_by_default(), exclusive_change(model) as bases:
         patches = [patch_of(base) for base in bases]
         check_factor(factor)
-        old_attributes: list[tuple[nn.Module, dict[str, Any]]] = []
-        try:
-            proofs = [_prove(patch, factor, old_attributes) for patch in patches]
-        except BaseException:
-            for module, attributes in old_attributes:
-                set_attributes(module, attributes)
-            raise
+        with rollback_on_error(model):
+            proofs = [_prove(patch, factor) for patch in patches]
         for patch, (geometry, proof) in zip(patches, proofs, strict=True):
             patch.geometry = geometry
             update_config(patch)
             patch.finish(proof)
-    if (first := first_patch(model)) is not None:
-        restore_limits(first)
-        raise_limits(model)
+    restore_limits(patches[0])
+    raise_limits(model)
     return model
 
 
-def _prove(
-    patch: Patch, factor: float, old_attributes: list[tuple[nn.Module, dict[str, Any]]]
-) -> tuple[Geometry, Proof]:
-    """Give the schemes of one base model the attributes for ``factor``, and prove the effect on outputs.
-
-    Returns:
-        The geometry under this factor, and the proof. The old attributes of the schemes go to ``old_attributes``.
-    """
+def _prove(patch: Patch, factor: float) -> tuple[Geometry, Proof]:
+    """Give the schemes of one base model the attributes for ``factor``. Return the new geometry, and the proof."""
     check_unchanged(patch)
     adapter, lengths = patch.adapter, resolve_lengths(configured=patch.geometry.trained_length, factor=factor)
     geometry = replace(patch.geometry, target_length=lengths.target)
@@ -102,14 +90,10 @@ def _prove(
     pairs = list(scheme_pairs(patch.base, schemes))
     for old, new in pairs:
         check_same_parameters(old, new, factor)
-    with explained_forward(adapter, patch.base, patched=False), unpatched_view(patch):
-        probe = EffectProbe(replace(patch, geometry=geometry))
-    old_attributes += [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
     for old, new in pairs:
         for old_module, new_module in zip(old.modules(), new.modules(), strict=True):
-            set_attributes(old_module, own_attributes(new_module))
-    with explained_forward(adapter, patch.base):
-        return geometry, probe.verdict(patch)
+            take_over_attributes(old_module, new_module)
+    return geometry, EffectProbe(replace(patch, geometry=geometry)).verdict()
 
 
 def scheme_pairs(base: nn.Module, schemes: list[Scheme]) -> Iterator[tuple[Scheme, Scheme]]:
@@ -139,14 +123,11 @@ def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
         )
 
 
-def own_attributes(module: nn.Module) -> dict[str, Any]:
-    """Attributes that a module's constructor has set, without parameters, submodules and those of every module."""
-    return {name: value for name, value in vars(module).items() if name not in NOT_COPIED}
-
-
-def set_attributes(module: nn.Module, values: dict[str, Any]) -> None:
-    """Assign attributes one by one. Each assignment discards a scheme's cached answers."""
-    for name, value in values.items():
+def take_over_attributes(old: nn.Module, new: nn.Module) -> None:
+    """Assign the attributes that a constructor set on ``new``. Each assignment discards a scheme's cached answers."""
+    for name, value in vars(new).items():
+        if name in NOT_COPIED:
+            continue
         # setattr would make a module that a scheme refers to its child, and its weights would be saved twice.
         assign = object.__setattr__ if isinstance(value, nn.Module) else setattr
-        assign(module, name, value)
+        assign(old, name, value)

@@ -120,7 +120,12 @@ def is_patched(model: nn.Module) -> bool:
         UnsupportedModel: the argument is not a model.
     """
     check_live(model)
-    return any(STASH in m.__dict__ for m in model.modules())
+    return any(True for _ in patches_in(model))
+
+
+def patches_in(model: nn.Module) -> Iterator[Patch]:
+    """The patches of all base models inside ``model``: of an encoder–decoder, that of the encoder first."""
+    return (module.__dict__[STASH] for module in model.modules() if STASH in module.__dict__)
 
 
 def patch_of(base: nn.Module) -> Patch:

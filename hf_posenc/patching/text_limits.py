@@ -22,7 +22,7 @@ from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import LimitKept
 from hf_posenc.patching.scheme_config import SchemeConfig
-from hf_posenc.patching.state import STASH
+from hf_posenc.patching.state import patches_in
 
 if TYPE_CHECKING:
     from hf_posenc.patching.report import PatchReport
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 OF_GENERATION, OF_TOKENIZER, OF_SENTENCES = "max_length", "model_max_length", "max_seq_length"
 FILES = {
-    "tokenizer_config.json": ((OF_TOKENIZER,), ("max_length",)),
-    "tokenizer.json": (("truncation", "max_length"),),
-    "sentence_*_config.json": ((OF_SENTENCES,),),
+    "tokenizer_config.json": (OF_TOKENIZER,),
+    "tokenizer.json": ("truncation", "max_length"),
+    "sentence_*_config.json": (OF_SENTENCES,),
 }
-"""Files with limits, and the path of keys to each limit; the last file belongs to sentence-transformers."""
+"""Files with a limit, and the path of keys to it; the last file belongs to sentence-transformers."""
 UNSTATED = 10**29  # transformers writes at least this for a tokenizer without a limit
 LARGEST_FILE = 1 << 28  # bytes; tokenizer.json contains the vocabulary
 
@@ -73,11 +73,6 @@ def warn_of_cut(limit: Any, config: Any, where: str) -> None:
         )
 
 
-def first_patch(model: nn.Module) -> Patch | None:
-    """The patch of a model, or that of its encoder for an encoder–decoder; None if the model is unpatched."""
-    return next((module.__dict__[STASH] for module in model.modules() if STASH in module.__dict__), None)
-
-
 def raise_limits(model: nn.Module, *, host_length: int | None = None) -> None:
     """Raise the limits inside a patched model to its target length, and record the old ones in its patch.
 
@@ -86,7 +81,7 @@ def raise_limits(model: nn.Module, *, host_length: int | None = None) -> None:
     Warns:
         LimitKept: a limit that cuts texts is below the trained length.
     """
-    patch = first_patch(model)
+    patch = next(patches_in(model), None)
     if patch is None:
         return
     short_limits: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` repeats its tokenizer's limit
@@ -129,35 +124,32 @@ def raise_limits_in(folder: Path, model: nn.Module, *, into: Path | None = None)
     Warns:
         LimitKept: a limit is below the trained length.
     """
-    patch = first_patch(model)
+    patch = next(patches_in(model), None)
     if patch is None or not folder.is_dir():
         return
-    for pattern, places in FILES.items():
+    for pattern, place in FILES.items():
         for file in sorted(folder.glob(pattern)):
             if into is not None and (into / file.name).exists():  # the model itself wrote it, with its raised limits
                 continue
-            if (content := raised_content(file, places, patch.report)) is not None:
+            if (content := raised_content(file, place, patch.report)) is not None:
                 write_json((into or folder) / file.name, content)
 
 
-def raised_content(file: Path, places: tuple[tuple[str, ...], ...], report: PatchReport) -> dict[str, Any] | None:
-    """The content of a file with its limits raised. None if no limit changes or the file is unreadable."""
+def raised_content(file: Path, place: tuple[str, ...], report: PatchReport) -> dict[str, Any] | None:
+    """The content of a file with its limit raised. None if the limit stays or the file is unreadable."""
     try:
         content = read_object(file, LARGEST_FILE)
     except (OSError, ValueError):  # the program that loads the file reports the error
         return None
-    raised = False
-    for place in places:
-        *outer, name = place
-        holder: Any = content
-        for key in outer:
-            holder = holder.get(key)
-        if not isinstance(holder, dict):
-            continue
-        limit = holder.get(name)
-        if (name == OF_TOKENIZER and is_unstated(limit, report)) or is_cut(limit, report):
-            holder[name] = report.target_length
-            raised = True
-        elif place != ("max_length",):  # no program reads that one
-            warn_of_short(limit, f"{'.'.join(place)} in {file.name}", report)
-    return content if raised else None
+    *outer, name = place
+    holder: Any = content
+    for key in outer:
+        holder = holder.get(key)
+    if not isinstance(holder, dict):
+        return None
+    limit = holder.get(name)
+    if (name == OF_TOKENIZER and is_unstated(limit, report)) or is_cut(limit, report):
+        holder[name] = report.target_length
+        return content
+    warn_of_short(limit, f"{'.'.join(place)} in {file.name}", report)
+    return None

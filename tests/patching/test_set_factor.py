@@ -216,7 +216,7 @@ def test_a_failed_probe_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPat
     model, ids = patched("llama", "yarn", 4), random_tokens(tiny_model("llama"), LENGTH)
     before = logits(model, ids), stated(model)
 
-    def fails(self: Any, patch: Any) -> None:
+    def fails(self: Any) -> None:
         raise errors.NoEffect("It failed. Report it.")
 
     monkeypatch.setattr("hf_posenc.patching.proof.EffectProbe.verdict", fails)
