@@ -7,6 +7,6 @@ Read in this order:
 3. `swap`: classes, hooks and parameters. `patched_config`, `config_guard`: the configuration, in memory and on disk.
 4. `proof`: the proof of effect. `expected_effect`, `layer_run`, `ablation`, `reference_attention`: its parts.
 5. `set_factor`: change the lengths of a patch. `offloading`, `float32`, `batching`, `text_limits`: other adjustments.
-6. `atomic_save`: save a patched model. `scheme_config`, `model_card`, `peft_sidecar`, `code_bundle`, `push`: the parts
-   of a saved model. `hf_posenc.checkpoints` reads them.
+6. `atomic_save`: save a patched model. `scheme_config`, `model_card`, `peft_sidecar`, `code_bundle`: the parts of a
+   saved model. `hf_posenc.checkpoints` reads them.
 """

@@ -1,15 +1,19 @@
-"""Atomic `save_pretrained` of a patched model: all files of a checkpoint are new, or all are old.
+"""`save_pretrained` and `push_to_hub` of a patched model. All files of a saved checkpoint are new, or all are old.
 
 transformers writes the configuration first and the weights last, in place. Interrupted over an earlier checkpoint, it
-leaves the weights of one scheme under the configuration of another, which load without an error.
+leaves the weights of one scheme under the configuration of another, which load without an error. Its `push_to_hub`
+would overwrite the model card, which says how to load the model, by a card of its own.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from traceback import walk_stack
 from typing import Any
 
@@ -17,17 +21,17 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_posenc.cache.provenance import ENTRY
+from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import CheckpointMismatch, NotExpressible, OptionOutOfRange, shown
 from hf_posenc.patching.code_bundle import BUNDLE, FROM_BUNDLE, check_code, write_code
 from hf_posenc.patching.config_guard import SCHEME_KEY
-from hf_posenc.patching.model_card import write_results
+from hf_posenc.patching.model_card import CARD, update_metadata, write_results
 from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.patched_config import check_unchanged
 from hf_posenc.patching.peft_sidecar import BASE_KEY, refuse_adapter_folder
-from hf_posenc.patching.push import push
-from hf_posenc.patching.state import STASH, describe, is_patched, stacks_of
+from hf_posenc.patching.state import describe, is_patched, patches_in, stacks_of
 from hf_posenc.patching.text_limits import raise_limits_in
 
 METHOD = "save_pretrained"
@@ -63,10 +67,8 @@ def save_atomically(
     """
     if code not in (None, BUNDLE):
         raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Pass one of these.")
-    for module in model.modules():
-        patch = module.__dict__.get(STASH)
-        if patch is not None:
-            check_unchanged(patch)
+    for patch in patches_in(model):
+        check_unchanged(patch)
     check_recorded(model)
     save_pretrained: Any = getattr(type(model), METHOD)
     unstaged = bool(args or kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint"))
@@ -92,6 +94,55 @@ def save_atomically(
             write_code(model, staging)
         if results is not None:
             write_results(staging, results, describe(model).scheme)
+
+
+def push(
+    model: nn.Module,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: bool | str | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    commit_message: str = "Upload model",
+    commit_description: str | None = None,
+    tags: list[str] | None = None,
+    **saving: Any,
+) -> Any:
+    """``push_to_hub`` of a patched model. In an existing model card, only this package's section is replaced.
+
+    Args:
+        model: a patched model.
+        repo_id: ``owner/name``; created if it does not exist.
+        private: whether a new repository is private; by default as set for the account.
+        token: access token; by default that of the logged-in user.
+        revision: branch to write to; created if it does not exist.
+        create_pr: whether to open a pull request.
+        commit_message, commit_description: title and description of the commit.
+        tags: tags for the model card.
+        **saving: arguments of ``save_pretrained``, such as ``code`` and ``results``.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import EntryNotFoundError
+
+    hub = HfApi(token=token)
+    name = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    if revision is not None and not revision.startswith("refs/pr"):
+        hub.create_branch(repo_id=name, branch=revision, exist_ok=True)
+    with TemporaryDirectory() as work:
+        folder = Path(work) / name.rpartition("/")[2]
+        folder.mkdir()
+        with suppress(EntryNotFoundError):
+            shutil.copy(hub.hf_hub_download(name, CARD, revision=revision), folder / CARD)
+        model.save_pretrained(folder, **saving)  # type: ignore[operator]
+        text = (folder / CARD).read_text(encoding="utf-8").replace(f'("{folder.name}"', f'("{name}"')
+        write_bytes(folder / CARD, text.encode())
+        if tags:
+            update_metadata(folder, tags=tags)
+        return hub.upload_folder(
+            repo_id=name, folder_path=folder, revision=revision, create_pr=create_pr,
+            commit_message=commit_message, commit_description=commit_description,
+        )  # fmt: skip
 
 
 METHODS: dict[str, Any] = {METHOD: (nn.Module, save_atomically), "push_to_hub": (PreTrainedModel, push)}
@@ -129,9 +180,9 @@ def check_recorded(model: nn.Module) -> None:
     """Refuse to save a model whose configuration does not record the scheme of each of its patched parts."""
     config: Any = getattr(model, "config", None)
     recorded = getattr(config, SCHEME_KEY, None)
-    for module in model.modules():
-        if STASH in module.__dict__ and recorded != vars(module)[ENTRY]:
-            raise _unrecorded(model, module)
+    for patch in patches_in(model):
+        if recorded != vars(patch.base)[ENTRY]:
+            raise _unrecorded(model, patch.base)
     for name, stack in stacks_of(model).items():
         if recorded is not None and not is_patched(stack):
             raise CheckpointMismatch(

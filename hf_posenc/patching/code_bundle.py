@@ -31,7 +31,8 @@ from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import NotExpressible
 from hf_posenc.patching.config_guard import MODELING
 from hf_posenc.patching.model_card import update_metadata, write_section
-from hf_posenc.patching.state import STASH, describe
+from hf_posenc.patching.scheme_config import classes_of
+from hf_posenc.patching.state import describe, patches_in
 from hf_posenc.schemes.base import Scheme
 
 BUNDLE = "bundle"
@@ -133,7 +134,7 @@ def host_class(model: Any) -> Any:
     Raises:
         NotExpressible: the class is not part of transformers, the weights are quantised, or it carries a PEFT adapter.
     """
-    changed = (change for module in model.modules() for change in getattr(vars(module).get(STASH), "classes", ()))
+    changed = (change for patch in patches_in(model) for change in patch.classes)
     host = next((cls for module, cls in changed if module is model), type(model))
     known: Any = getattr(transformers, host.__name__, None)
     if known is not host:
@@ -160,15 +161,10 @@ def own_modules(model: nn.Module) -> list[str]:
     Raises:
         NotExpressible: one of them is not part of this package.
     """
-    classes: dict[type, str] = {}
-    for module in model.modules():
-        if isinstance(module, Scheme):
-            classes[type(module)] = "scheme"
-        if STASH in module.__dict__:
-            classes[type(module.__dict__[STASH].adapter)] = "adapter"
-            layout = module.__dict__[STASH].layout
-            for plan in (layout.default, *layout.layers.values()):
-                classes.update(dict.fromkeys((cls for cls, _ in plan.parts), "scheme"))
+    classes: dict[type, str] = {type(module): "scheme" for module in model.modules() if isinstance(module, Scheme)}
+    for patch in patches_in(model):
+        classes[type(patch.adapter)] = "adapter"
+        classes.update(dict.fromkeys(classes_of(patch.layout), "scheme"))
     foreign = next((cls for cls in classes if not cls.__module__.startswith(f"{ROOT}.")), None)
     if foreign is not None:
         raise NotExpressible(
