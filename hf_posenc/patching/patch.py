@@ -95,7 +95,7 @@ def patch_model(
             if newly_patched := [base for base in unpatched if STASH in base.__dict__]:
                 undo_all(model, newly_patched)
             raise
-    raise_limits(model)
+        raise_limits(model)
     return model
 
 

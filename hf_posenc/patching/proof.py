@@ -1,4 +1,4 @@
-"""Effect probe: run one attention layer before and after the patch, and compare its outputs.
+"""Effect probe: run one attention layer without and with the patch, and compare its outputs.
 
 Up to 64 synthetic tokens stand at positions spread over the target length. The expected effect follows from the
 scheme's own values. If they equal those of the unpatched model, no output may change (verdict ``identity``). Otherwise

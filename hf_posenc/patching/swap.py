@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from traceback import walk_stack
 from typing import Any
 
+import torch
 from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
@@ -61,7 +62,8 @@ def swap(patch: Patch) -> None:
 def add_schemes(patch: Patch, attentions: Sequence[nn.Module]) -> None:
     """Add a shared scheme as a child of the base model, or else each layer's scheme to its attention module."""
     base, schemes = patch.base, patch.schemes
-    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # skips quantised weights
+    floats = (weight.dtype for weight in base.parameters() if weight.is_floating_point())  # skips quantised weights
+    dtype = next(floats, torch.float32)  # of a complex model, which the probe will refuse
     shared = all(s is schemes[0] for s in schemes)
     offloads = offloads_of(patch.model)
     if shared:  # it is added once
@@ -70,14 +72,9 @@ def add_schemes(patch: Patch, attentions: Sequence[nn.Module]) -> None:
         device = computing_device(attention, offloads, around=base)
         if device.type != "meta":
             scheme.reset_parameters()  # in the order of the layers, so that a seed fixes the initial values
-        set_scheme(base if shared else attention, scheme.to(device, dtype).train(base.training))
+        owner = base if shared else attention
+        owner._modules["posenc"] = scheme.to(device, dtype).train(base.training)
         offload_beside(scheme, attention, offloads)
-
-
-def set_scheme(owner: nn.Module, scheme: nn.Module | None) -> None:
-    """Add the child ``posenc``, or remove it. The dictionary is replaced, as another thread may iterate over it."""
-    children = {name: module for name, module in owner._modules.items() if name != "posenc"}
-    owner.__dict__["_modules"] = children if scheme is None else {**children, "posenc": scheme}
 
 
 def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
@@ -137,7 +134,7 @@ def undo(patch: Patch) -> None:
         change_class(module, cls)
         forget_attributes(module)
     for owner in owners:
-        set_scheme(owner, None)
+        owner._modules.pop("posenc", None)
     restore_dtype(patch.in_float32)
     for module, name in patch.frozen:
         getattr(module, name).requires_grad_(True)
@@ -171,15 +168,15 @@ def exclusive_change(model: nn.Module) -> Iterator[list[nn.Module]]:
     Raises:
         ModelInUse: this thread is inside a forward pass of the model.
     """
-    bases = [base_model_of(part)[0] for part in stacks_or_model(model)]
-    parts = {id(module) for module in model.modules()}
-    stack = (frame for frame, _ in walk_stack(sys._getframe()))
-    if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in stack):
-        raise ModelInUse(
-            f"A forward pass of this {type(model).__name__} is running in this thread, so it cannot be patched or "
-            "unpatched now. Do that after the call has returned, not in a hook of the model."
-        )
     with _LOCK:
+        bases = [base_model_of(part)[0] for part in stacks_or_model(model)]
+        parts = {id(module) for module in model.modules()}
+        stack = (frame for frame, _ in walk_stack(sys._getframe()))
+        if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in stack):
+            raise ModelInUse(
+                f"A forward pass of this {type(model).__name__} is running in this thread, so it cannot be patched or "
+                "unpatched now. Do that after the call has returned, not in a hook of the model."
+            )
         yield bases
 
 
