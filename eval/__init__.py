@@ -32,14 +32,4 @@ if TYPE_CHECKING:
     from hf_posenc.eval.lm.load import register_models as register_models
     from hf_posenc.eval.results.comparison import Comparison as Comparison
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "hf_posenc.eval.comparison.models": ("MeasuredModel",),
-        "hf_posenc.eval.comparison.run": ("compare",),
-        "hf_posenc.eval.evaluation": ("Evaluation", "evaluate"),
-        "hf_posenc.eval.lm.load": ("MODEL_TYPES", "register_models"),
-        "hf_posenc.eval.results.comparison": ("Comparison",),
-        "hf_posenc.eval.catalogue": ("TASKS",),
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__)

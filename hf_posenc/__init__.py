@@ -48,32 +48,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "hf_posenc.checkpoints.auto": ("disable_auto", "enable_auto"),
-        "hf_posenc.checkpoints.export": ("Exported", "export"),
-        "hf_posenc.checkpoints.load": ("from_pretrained",),
-        "hf_posenc.checkpoints.merge": ("Merged", "merge"),
-        "hf_posenc.checkpoints.peft": ("load_peft_adapter",),
-        "hf_posenc.checkpoints.readers.compare": ("read_elsewhere",),
-        "hf_posenc.checks.run": ("check", "check_scheme"),
-        "hf_posenc.core.record": ("SchemeRecord",),
-        "hf_posenc.errors": ("PosEncError",),
-        "hf_posenc.eval": ("compare", "evaluate"),
-        "hf_posenc.insight.advise": ("Advice", "advise"),
-        "hf_posenc.patches.registry": ("register_adapter",),
-        "hf_posenc.patching.patch": ("patch_model", "unpatch_model"),
-        "hf_posenc.patching.report": ("PatchReport",),
-        "hf_posenc.patching.set_factor": ("set_factor",),
-        "hf_posenc.patching.state": ("describe", "is_patched", "scheme_of"),
-        "hf_posenc.schemes.base": ("Scheme",),
-        "hf_posenc.schemes.citations": ("cite",),
-        "hf_posenc.schemes.registry": ("list_schemes", "register_scheme"),
-        "hf_posenc.starters.loading": ("load_starter",),
-        "hf_posenc.training.finetune": ("finetune",),
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__)
 
 
 def _hook_peft() -> None:

@@ -63,29 +63,4 @@ if TYPE_CHECKING:
     from hf_posenc.schemes.registry import register_scheme as register_scheme
     from hf_posenc.schemes.rotary.rotary import Rotary as Rotary
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "hf_posenc.core.context": ("PositionContext", "Projections", "check_table_rows"),
-        "hf_posenc.core.geometry": ("Geometry", "HostRotary", "LayerKind", "Layout", "Rotation", "geometric"),
-        "hf_posenc.core.record": ("SchemeRecord",),
-        "hf_posenc.core.regions": ("Band", "Region"),
-        "hf_posenc.core.terms": (
-            *("Bias", "Block", "BlockBias", "KeyBias", "RowRotation"),
-            *("ShiftedQuery", "Terms", "ToeplitzBias", "ValueBias"),
-        ),
-        "hf_posenc.errors": ("AdapterInvalid", "OptionOutOfRange", "PosEncError", "UnsupportedModel"),
-        "hf_posenc.patches.adapter": ("Adapter", "causal_mask", "eager_mask"),
-        "hf_posenc.forward.attention": ("PatchedAttention",),
-        "hf_posenc.patches.shared.position_table": ("SchemePositionTable",),
-        "hf_posenc.patches.registry": ("register_adapter",),
-        "hf_posenc.patches.shared.rotary_host": ("AddsPositionCode", "DisabledRotary", "as_configured", "host_rotary"),
-        "hf_posenc.schemes.base": ("Scheme", "implements"),
-        "hf_posenc.schemes.options": (
-            *("AtLeastOne", "AtLeastTwo", "Base", "Fraction", "NotNegative"),
-            *("NotNegativeInt", "Positive", "PositiveInt", "Share", "UnitInterval"),
-        ),
-        "hf_posenc.schemes.registry": ("register_scheme",),
-        "hf_posenc.schemes.rotary.rotary": ("Rotary",),
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 from hf_posenc.errors import MissingPackage
 
@@ -42,18 +44,16 @@ def explained_imports() -> Iterator[None]:
         raise host_changed(HOSTS[name], f"a name that is needed ({str(error).partition(' (')[0]})") from error
 
 
-def lazy_exports(
-    package: str, homes: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+def lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Build ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names load lazily.
 
-    The package also imports the names under ``TYPE_CHECKING``, since type checkers cannot follow ``__getattr__``.
-
-    Args:
-        package: ``__name__`` of the package.
-        homes: full module name → names exported from it.
+    The names are those that its source imports under ``TYPE_CHECKING``, where type checkers read them: these cannot
+    follow ``__getattr__``.
     """
-    home_of = {name: module for module, names in homes.items() for name in names}
+    spec: Any = sys.modules[package].__spec__
+    blocks = [node for node in ast.parse(spec.loader.get_source(package)).body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    home_of = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def module_getattr(name: str) -> object:
         if name not in home_of:
