@@ -23,7 +23,8 @@ ASSUMED_MEMORY = 16 << 30  # bytes, if the system reports none
 
 def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
     """Refuse sequences whose forward pass does not fit in memory under any scheme, by a low estimate."""
-    needed, available = rows * length * bytes_per_token(model), device_memory(next(model.parameters()).device)
+    needed, device = rows * length * bytes_per_token(model), next(model.parameters()).device
+    available = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else main_memory()
     if needed > available:
         raise NoMemory(
             f"Sequences of {length:,} tokens, {rows} at a time, take at least {needed / 2**30:,.1f} GiB of memory, but "
@@ -38,11 +39,6 @@ def bytes_per_token(model: nn.Module) -> int:
     config: Any = getattr(model, "config", None)
     inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * width
     return int(weight.element_size() * (HIDDEN_COPIES * width + FEED_FORWARD_COPIES * inner))
-
-
-def device_memory(device: torch.device) -> int:
-    """Bytes of memory of a device."""
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else main_memory()
 
 
 def main_memory() -> int:

@@ -85,18 +85,15 @@ def rotate(x: Tensor, rotation: Rotation, cos_sin: Table) -> Tensor:
     length = x.shape[2]
     if torch.is_grad_enabled() or is_traced() or length <= ROWS:  # last: it would specialize a graph to its length
         return rotate_at_once(x, rotation.layout, cos_sin)
-    out, rows_at_once = torch.empty_like(x), rows_per_chunk(x)
+    out, rows_at_once = torch.empty_like(x), ROWS
+    if x.device.type != "cpu":
+        rows_at_once = max(ROWS, NUMBERS_AT_ONCE * length // max(1, x.numel()))
     write = rotate_halves_into if x.device.type == "cuda" else rotate_into
     for start in range(0, length, rows_at_once):
         rows = slice(start, start + rows_at_once)
         tables = cos_sin[0][:, :, rows], cos_sin[1][:, :, rows]
         write(out[:, :, rows], x[:, :, rows], rotation.layout, tables)
     return out
-
-
-def rows_per_chunk(x: Tensor) -> int:
-    """Number of positions of ``x [batch, heads, position, head_dim]`` in a chunk that is rotated without gradient."""
-    return ROWS if x.device.type == "cpu" else max(ROWS, NUMBERS_AT_ONCE * x.shape[2] // max(1, x.numel()))
 
 
 def rotate_into(out: Tensor, x: Tensor, layout: Layout, cos_sin: Table) -> None:

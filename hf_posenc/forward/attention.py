@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import EncoderDecoderCache
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.cache.kept_values import kept_values
-from hf_posenc.cache.key_layout import pack_keys, unpack_keys, widen_cached_keys
+from hf_posenc.cache.key_layout import is_growing, pack_keys, unpack_keys, widen_cached_keys
 from hf_posenc.cache.length_rotated import rotated_keys_of
 from hf_posenc.cache.snapshot import LayerSnapshot
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.torch_state import UNCHANGED, autocast_of
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import PosEncError
+from hf_posenc.errors import BackendCannotCarry, PosEncError
 from hf_posenc.forward import paged
 from hf_posenc.forward.call_plan import CallPlan, plan_of
 from hf_posenc.forward.engine_backend import (
@@ -32,9 +34,8 @@ from hf_posenc.forward.engine_backend import (
     engine_for,
     hide_outside_window,
     host_function,
-    refuse_static_cache,
 )
-from hf_posenc.forward.host_calls import COMPOSITE_CACHES, cache_of_self_attention, pop_cache
+from hf_posenc.forward.host_calls import MODULES_FILL_PAGES, pop_cache
 from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.forward.split_terms import SplitTerms
@@ -109,8 +110,10 @@ class PatchedAttention(PatchedLayer):
         """
         if cache is None:
             cache = pop_cache(host)
-        if isinstance(cache, COMPOSITE_CACHES):
-            cache = cache_of_self_attention(cache, host)
+        if isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        elif isinstance(cache, PagedAttentionCache):  # it stays among the keywords
+            host["cache"], cache = cache, None
         autocast = autocast_of(q.device)
         with UNCHANGED if autocast is None else torch.autocast(q.device.type, enabled=False):
             plan = plan_of(self, q, cache, mask, host)
@@ -189,8 +192,8 @@ class PatchedAttention(PatchedLayer):
         if plan.function is None:
             function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
             plan.function = host_function(function, q, k, v, plan.backend)
-        if "cache" in host:
-            k, v = paged.host_keys_and_values(host, k, v, self.layer_idx)
+        if MODULES_FILL_PAGES and "cache" in host:  # else the attention function writes to the pages
+            k, v = host.pop("cache").update(key_states=k, value_states=v, layer_idx=self.layer_idx, kwargs=host)
         scaling = getattr(self, self.score_factor) * call.split.terms.logit_scale
         return plan.function(self, q, k, v, plan.mask, dropout=self.live_dropout, scaling=scaling, **host)
 
@@ -228,8 +231,11 @@ class PatchedAttention(PatchedLayer):
         name, weights = plan.traits.name, bool(host.get("output_attentions"))
         window = self.window if "sliding_window" in host else None
         check_keywords(host, plan.scheme, causal=call.ctx.causal, honoured=self.heeded_keywords, window=window)
-        if plan.backend in FLASH_BACKENDS:
-            refuse_static_cache(cache, self.layer_idx, plan.backend)
+        if plan.backend in FLASH_BACKENDS and cache is not None and not is_growing(cache, self.layer_idx):
+            raise BackendCannotCarry(  # FlashAttention takes no mask to hide unwritten keys
+                f"The attention backend {plan.backend!r} would read unwritten keys of a static cache. "
+                'Use a growing cache (cache_implementation=None), or the backend "sdpa".'
+            )
         return engine_for(call, plan.backend, name, weights=weights)
 
 

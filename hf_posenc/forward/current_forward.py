@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -65,19 +63,6 @@ def current_forward(base: nn.Module) -> ForwardContext | None:
     return None if reference is None else reference()
 
 
-@contextmanager
-def as_current_forward(base: nn.Module, forward: ForwardContext | None) -> Iterator[None]:
-    """Set the current forward pass of a base model during the block; None changes nothing."""
-    before = current_forward(base)
-    if forward is not None:
-        set_current_forward(base, forward)
-    try:
-        yield
-    finally:
-        if before is not None:
-            set_current_forward(base, before)
-
-
 class KeepsForward(nn.Module):
     """Mixin for a model's layer, so that gradient checkpointing can recompute it outside of a forward pass."""
 
@@ -89,8 +74,14 @@ class KeepsForward(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer's own forward with the `ForwardContext` of the arguments as the current one."""
-        with as_current_forward(self._base, kwargs.pop(KEYWORD, None)):
+        before, forward = current_forward(self._base), kwargs.pop(KEYWORD, None)
+        if forward is not None:
+            set_current_forward(self._base, forward)
+        try:
             return super().forward(*args, **kwargs)
+        finally:
+            if before is not None:
+                set_current_forward(self._base, before)
 
     @property
     def _base(self) -> nn.Module:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
 from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
-from hf_posenc.cache.key_layout import is_growing
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.grouped_heads import attend_packed
 from hf_posenc.core.regions import Band
@@ -33,10 +32,6 @@ from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.schemes.base import Scheme, implements
-
-if TYPE_CHECKING:
-    from transformers import Cache
-
 
 AttentionOutput = tuple[Tensor, Tensor | None]
 ComputeCall = Callable[[AttentionCall], AttentionOutput]
@@ -103,15 +98,6 @@ def hide_outside_window(terms: Terms, window: int | None) -> Terms:
     return terms if window is None else replace(terms, visible=terms.visible & Band(1 - window, window))
 
 
-def refuse_static_cache(cache: Cache | None, layer: int | None, backend: str) -> None:
-    """Raise `BackendCannotCarry` for a static cache: FlashAttention takes no mask to hide unwritten keys."""
-    if cache is not None and not is_growing(cache, layer):
-        raise BackendCannotCarry(
-            f"The attention backend {backend!r} would read unwritten keys of a static cache. "
-            'Use a growing cache (cache_implementation=None), or the backend "sdpa".'
-        )
-
-
 def with_first_keys(call: AttentionCall, seen: int) -> AttentionCall:
     """The call with its first ``seen`` keys and values only."""
     return replace(call, keys=tuple(key[:, :, :seen] for key in call.keys), values=call.values[:, :, :seen])
@@ -133,7 +119,7 @@ def _by_kernel(attend: Callable[[AttentionCall, Any], Tensor], mask: Any, call: 
     return attend(replace(call, mask=None), mask).transpose(1, 2), None
 
 
-HostAttention = Callable[..., tuple[Tensor, Tensor | None]]
+HostAttention = Callable[..., AttentionOutput]
 
 
 def host_function(function: HostAttention, query: Tensor, key: Tensor, value: Tensor, backend: str) -> HostAttention:
@@ -157,7 +143,7 @@ def host_function(function: HostAttention, query: Tensor, key: Tensor, value: Te
 
 def attend_with_widened_values(
     function: HostAttention, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **host: Any
-) -> tuple[Tensor, Tensor | None]:
+) -> AttentionOutput:
     """Attend with values that are padded to the width of the keys, as fused kernels require."""
     width = value.shape[3]
     wide = functional.pad(value, (0, key.shape[3] - width))
@@ -167,7 +153,7 @@ def attend_with_widened_values(
 
 def attend_decode_query(
     function: HostAttention, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **host: Any
-) -> tuple[Tensor, Tensor | None]:
+) -> AttentionOutput:
     """Attend with one grouped query, ``[batch, 1, heads, value_dim]``; other calls go to the host's ``function``."""
     changes_scores = host.get("position_bias") is not None or host.get("softcap") is not None
     batched = "cu_seq_lens_q" in host  # continuous batching

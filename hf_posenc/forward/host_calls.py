@@ -15,7 +15,7 @@ from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
-from transformers import Cache, EncoderDecoderCache
+from transformers import Cache
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING, create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -26,9 +26,6 @@ from hf_posenc.errors import HostChanged, InvalidInput
 
 CACHE_NAMES = ("cache", "past_key_values", "past_key_value", "layer_past")
 """Names of the KV cache in calls and results of models and in attention modules, the newest first."""
-
-COMPOSITE_CACHES = (EncoderDecoderCache, PagedAttentionCache)
-"""Classes of caches that attention modules do not write to directly."""
 
 _NAMES: dict[Any, tuple[str, ...]] = {}  # not `lru_cache`: the compiler warns about it
 
@@ -105,14 +102,6 @@ def pop_cache(call: MutableMapping[str, Any]) -> Any:
         if cache is not None:
             first, first_name = cache, name
     return first
-
-
-def cache_of_self_attention(cache: Any, call: MutableMapping[str, Any]) -> Cache | None:
-    """The self-attention cache of an encoder-decoder cache; None for a paged cache, which is put back into ``call``."""
-    if isinstance(cache, PagedAttentionCache):
-        call["cache"] = cache
-        return None
-    return cache.self_attention_cache
 
 
 def paged_cache(call: Mapping[str, Any]) -> PagedAttentionCache | None:

@@ -43,7 +43,8 @@ def mask_in_reach(
         misfits = cache is not None and EVICTS in cache.__dict__ and keeps_unseen_keys(layer, keys, cache)
     evicting = None if ctx.contiguous else evicting_layer(cache, index)
     if (evicting is not None and evicting.gaps) or misfits:
-        return visible_keys(ctx, columns_in_reach(ctx, cache, index), layer), ctx
+        columns = torch.arange(keys, device=ctx.device) if evicting is None else evicting.columns(length, ctx.device)
+        return visible_keys(ctx, columns, layer), ctx
     return mask, ctx
 
 
@@ -110,14 +111,6 @@ def visible_keys(ctx: PositionContext, columns: Tensor, layer: PatchedLayer) -> 
             queries, keys = ctx.query_positions, ctx.key_positions
         seen = seen & (queries[:, :, None] // layer.chunk == keys[:, None, :] // layer.chunk)
     return (seen if ctx.real_keys is None else seen & ctx.real_keys[:, None, :])[:, None]
-
-
-def columns_in_reach(ctx: PositionContext, cache: Cache | None, layer: int | None) -> Tensor:
-    """Indices in the text of the keys that a layer attends to, ``[key]``, before its cache takes the new keys."""
-    evicting = evicting_layer(cache, layer)
-    if evicting is not None:
-        return evicting.columns(ctx.query_positions.shape[1], ctx.device)
-    return torch.arange(ctx.key_positions.shape[1], device=ctx.device)
 
 
 def without_unwritten_keys(

@@ -9,7 +9,7 @@ length-dependent rotations need several. So keys are cached as projected, and ro
 do not follow from a token's own key and position (FoX's gates) have no room, and such schemes are refused.
 
 The host's own attention function computes schemes that only rotate or scale. It reads the paged cache itself; from
-transformers 5.24 on, it gets the keys and values (`host_keys_and_values`).
+transformers 5.24 on, it gets the keys and values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_captured
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
-from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
 from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.forward.split_terms import SplitTerms
@@ -134,17 +133,6 @@ def update_pages(host: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | Non
     indices = {name: host[name] for name in ("read_index", "write_index")}  # transformers 5.4
     keys, values = cache.update(key_states=k, value_states=v, layer_idx=layer, **indices)
     return keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
-
-
-def host_keys_and_values(host: dict[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
-    """Keys and values in the layout that the host's own attention function expects with a paged cache.
-
-    Returns the keys and values of all requests if attention modules write to the pages. Otherwise it returns the new
-    ones, and the attention function writes them.
-    """
-    if not MODULES_FILL_PAGES:
-        return k, v
-    return host.pop("cache").update(key_states=k, value_states=v, layer_idx=layer, kwargs=host)
 
 
 def _request_call(

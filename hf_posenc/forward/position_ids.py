@@ -98,7 +98,9 @@ def with_positions(call: ForwardCall) -> ForwardCall:
     positions = numbers = call.position_ids.long()  # subtraction would overflow in narrow integers
     from_zero, first = None, call.base.__dict__.get(FIRST_POSITION_ID) or 0
     if first:
-        from_zero = counts_from_zero(numbers, first, padding, _pads(call), cache)
+        ids, pad = call.keywords.get("input_ids"), getattr(call.base.config, "pad_token_id", None)
+        pads = None if ids is None or pad is None or call.mask is not None else ids == pad
+        from_zero = counts_from_zero(numbers, first, padding, pads, cache)
         from_first = ~from_zero if isinstance(from_zero, Tensor) else not from_zero
         positions = numbers - first * from_first
     if padding is not None:
@@ -108,12 +110,6 @@ def with_positions(call: ForwardCall) -> ForwardCall:
         check_own_numbers(numbers, positions, first)
     check_range(positions)
     return replace(call, position_ids=positions, numbered_by_caller=True, counts_from_zero=from_zero)
-
-
-def _pads(call: ForwardCall) -> Tensor | None:
-    """Tokens with the id of padding, bool ``[batch, query]``, in a call without a mask; else None."""
-    ids, pad = call.keywords.get("input_ids"), getattr(call.base.config, "pad_token_id", None)
-    return ids == pad if ids is not None and pad is not None and call.mask is None else None
 
 
 def counts_from_zero(

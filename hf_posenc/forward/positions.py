@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache
 
-from hf_posenc.cache.eviction import EvictingLayer, evicting_layer
+from hf_posenc.cache.eviction import evicting_layer
 from hf_posenc.cache.key_layout import layer_at
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
 from hf_posenc.cache.preallocated import PreallocatedLayer
@@ -91,7 +91,6 @@ def context_of(
     length, device, (past, keys) = query.shape[2], query.device, sizes
     evicting = evicting_layer(cache, layer)
     gaps = evicting is not None and evicting.gaps
-    tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
     if forward.are_indices and not gaps and isinstance(past, int) and keys == past + length:
         memo = forward.memos.setdefault((device, keys), {})
         all_positions: Any = memo.get(KEYWORD)
@@ -100,9 +99,22 @@ def context_of(
         queries = all_positions.narrow(1, past, length)
         return PositionContext(queries, all_positions, causal, True, memo=memo, first=past)
     padding = None if forward.padding is None else forward.padding.to(device)
-    positions = _query_positions(tokens, position_ids, padding, forward)
+    if forward.positions is not None:
+        positions = forward.positions.to(device)
+    elif position_ids is not None:
+        positions = position_ids.to(device).long()
+    else:
+        positions = (torch.arange(length, device=device) + past)[None]
     positions, first = _as_one_row(positions, forward, past)
-    key_positions, real = _key_positions(tokens, padding, positions, forward)
+    key_positions, real = positions, padding
+    if cache is not None and not forward.repositioned:
+        # A layer with a sliding window has dropped keys. A static layer counts in a tensor, and has a place for each.
+        dropped = max(0, past + length - keys) if isinstance(past, int) else 0
+        columns = torch.arange(dropped, dropped + keys, device=device)
+        if evicting is not None and gaps:
+            columns = evicting.columns(length, device)
+        complete = not gaps and dropped == 0
+        key_positions, real = _key_positions(columns, past, complete, padding, positions, forward)
     contiguous = forward.contiguous and not gaps and (forward.keys is None or forward.keys.run_start is not None)
     memo_key = device if is_traced() else (device, keys)  # a lookup by length would specialize a traced graph to it
     memo = forward.memos.setdefault(memo_key, {})
@@ -114,63 +126,29 @@ def context_of(
     )  # fmt: skip
 
 
-class CallTokens(NamedTuple):
-    """Tokens of one attention call: ``length`` new ones after ``past`` cached ones, and ``keys`` that are attended to.
-
-    If the layer evicts keys (``evicting``), there may be ``gaps`` between the remaining keys.
-    """
-
-    length: int
-    past: int | Tensor
-    keys: int
-    device: torch.device
-    cached: bool
-    evicting: EvictingLayer | None
-    gaps: bool
-
-    @property
-    def columns(self) -> Tensor:
-        """Indices of the keys in the text, ``[key]``."""
-        if self.evicting is not None and self.gaps:
-            return self.evicting.columns(self.length, self.device)
-        dropped = dropped_keys(self.past, self.length, self.keys)
-        return torch.arange(dropped, dropped + self.keys, device=self.device)
-
-
-def _query_positions(
-    tokens: CallTokens, position_ids: Tensor | None, padding: Tensor | None, forward: ForwardContext
-) -> Tensor:
-    """Positions of the new tokens, ``[batch or 1, query]``; outside a forward pass by ``position_ids``, or counted."""
-    if forward.positions is not None:
-        return forward.positions.to(tokens.device)
-    if position_ids is not None:
-        return position_ids.to(tokens.device).long()
-    if padding is not None:
-        return (padding.cumsum(-1) - 1).clamp(min=0)[:, -tokens.length :]
-    return (torch.arange(tokens.length, device=tokens.device) + tokens.past)[None]
-
-
 def _key_positions(
-    tokens: CallTokens, padding: Tensor | None, positions: Tensor, forward: ForwardContext
+    columns: Tensor, past: int | Tensor, complete: bool, padding: Tensor | None, new: Tensor, forward: ForwardContext
 ) -> tuple[Tensor, Tensor | None]:
-    """Positions of the keys, ``[batch or 1, key]``, and which keys are real tokens; None if all are."""
-    if not tokens.cached or forward.repositioned:
-        return positions, padding
-    columns = tokens.columns
-    complete = not tokens.gaps and dropped_keys(tokens.past, tokens.length, tokens.keys) == 0
+    """Positions of the keys, ``[batch or 1, key]``, and which keys are real tokens; None if all are.
+
+    Args:
+        columns: indices of the keys in the text, ``[key]``.
+        past: number of tokens that the cache has seen.
+        complete: whether no key of the text is missing.
+        padding: true at real tokens, ``[batch, token]``.
+        new: positions of the new tokens.
+        forward: context of the forward pass.
+    """
     real = padding if padding is None or complete else padding[:, columns]
     if forward.keys is not None:
         return forward.keys.at(columns), real
-    inferred = inferred_positions(padding, positions, tokens.past, columns)
+    inferred = inferred_positions(padding, new, past, columns)
     if forward.contiguous:
         return inferred, real
-    start = tokens.past if complete else len(columns) - tokens.length
-    return _with_new_positions(inferred, positions, start), real
-
-
-def dropped_keys(past: int | Tensor, length: int, keys: int) -> int:
-    """Number of keys that a sliding-window layer has dropped; 0 for a static layer, which counts in a tensor."""
-    return max(0, past + length - keys) if isinstance(past, int) else 0
+    rows, length = max(inferred.shape[0], new.shape[0]), new.shape[1]
+    start = past if complete else len(columns) - length
+    places = torch.arange(length, device=new.device) + start
+    return inferred.expand(rows, -1).index_copy(1, places, new.expand(rows, -1).to(inferred.dtype)), real
 
 
 def _as_one_row(positions: Tensor, forward: ForwardContext, past: int | Tensor) -> tuple[Tensor, int | None]:
@@ -199,14 +177,6 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
     past = cache.get_seq_length(layer)
     # A static cache counts in a tensor that its update changes in place: copy the current value.
     return (past.clone() if isinstance(past, Tensor) else past), keys
-
-
-def _with_new_positions(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:
-    """Key positions, with the positions of the new tokens from column ``start`` on."""
-    rows, length = max(key_positions.shape[0], positions.shape[0]), positions.shape[1]
-    columns = torch.arange(length, device=positions.device) + start
-    key_positions = key_positions.expand(rows, -1)
-    return key_positions.index_copy(1, columns, positions.expand(rows, -1).to(key_positions.dtype))
 
 
 def in_steps_of_one(positions: Tensor) -> bool:

@@ -159,20 +159,12 @@ class ReadRotation:
         cos_sin, rotation = self.cos_sin(columns), self.rotation
         if torch.is_grad_enabled() or is_traced() or keys.shape[2] > AT_ONCE:
             return rotate(keys, rotation, cos_sin)
-        if rotation.layout == "half" and rotation.dims == keys.shape[-1] and keys.dtype == cos_sin[0].dtype:
-            return rotate_halves(keys, cos_sin)
-        return rotate_at_once(keys, rotation.layout, cos_sin)
-
-
-def rotate_halves(keys: Tensor, cos_sin: Table) -> Tensor:
-    """`rotate_at_once` for whole heads in layout ``half``, in place of the partners: decoding is limited by memory.
-
-    Keys and tables have the same dtype, and no gradient.
-    """
-    own, partner = cos_sin
-    half = keys.shape[-1] // 2
-    partners = torch.cat((keys[..., half:], keys[..., :half]), dim=-1)
-    return partners.mul_(partner).addcmul_(keys, own)
+        own, partner = cos_sin
+        if rotation.layout == "interleaved" or rotation.dims < keys.shape[-1] or keys.dtype != own.dtype:
+            return rotate_at_once(keys, rotation.layout, cos_sin)
+        half = keys.shape[-1] // 2
+        partners = torch.cat((keys[..., half:], keys[..., :half]), dim=-1)
+        return partners.mul_(partner).addcmul_(keys, own)  # in place, because decoding is limited by memory
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,12 @@ def cos_sin_of(
     """
 
     def at(positions: Tensor) -> Table:
-        places = coordinates_of(scheme, ctx) if remap is None else remap(positions)
+        if remap is not None:
+            places = remap(positions)
+        elif ctx.coordinates is not None and not implements(scheme, "coordinates"):
+            places = ctx.coordinates
+        else:
+            places = scheme.coordinates(ctx.query_positions, ctx.coordinates)
         return table(rotation, places, decay_steps(positions))
 
     def make() -> Table:
@@ -134,13 +139,6 @@ def cos_sin_of(
         return make()
     # Schemes of different layers may rotate equally and remap differently: a table belongs to one scheme object.
     return ctx.once((id(scheme.original), *use), make)
-
-
-def coordinates_of(scheme: Scheme, ctx: PositionContext) -> Tensor:
-    """Coordinates of the queries, ``[batch or 1, query, axes]``: of the caller, or of a scheme that defines them."""
-    if ctx.coordinates is not None and not implements(scheme, "coordinates"):
-        return ctx.coordinates
-    return scheme.coordinates(ctx.query_positions, ctx.coordinates)
 
 
 def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:

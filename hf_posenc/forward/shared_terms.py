@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Region
-from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
+from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.placement import first_with_parameters
 from hf_posenc.forward.rotate_decode import DecodeRotation, NoRotation, decode_rotation, stored_region
@@ -90,10 +90,12 @@ def scheme_traits(scheme: Scheme, causal: bool) -> SchemeTraits:
     if regions is None or not all(map(_is_fixed, regions)):
         return traits
     stored = stored_region(regions) if traits.caches_one_key else None
-    terms = None if traits.extra_channels else _unless_per_layer(shared_terms, scheme, ctx)
-    if terms is not None and _holds_tensors(terms):  # tensors would not move with the model
-        terms = None
-    return replace(traits, rotation=decode_rotation(regions, scheme.rotation(), stored), terms=terms)
+    split = None if traits.extra_channels else _unless_per_layer(shared_terms, scheme, ctx)
+    if split is not None:
+        tensors = split.query_factor, split.terms.row_scale, split.terms.sink
+        if len(split.terms.bias) > 0 or any(tensor is not None for tensor in tensors):
+            split = None  # tensors would not move with the model
+    return replace(traits, rotation=decode_rotation(regions, scheme.rotation(), stored), terms=split)
 
 
 def _unless_per_layer(make: Callable[..., T], *args: Any) -> T | None:
@@ -111,25 +113,12 @@ def shared_terms(scheme: Scheme, ctx: PositionContext) -> SplitTerms | None:
         ReadsLayer: the terms read a value of one layer, which is `PER_LAYER` in ``ctx``.
     """
     terms = scheme.terms(ctx)
-    return SplitTerms.of(terms) if terms_are_shared(terms) else None
-
-
-def terms_are_shared(terms: Terms) -> bool:
-    """Whether terms evaluated once hold for other layers, too.
-
-    A closure is evaluated later and may refer to tensors of one layer; a method of the scheme does not.
-    """
     for bias in terms.bias:
+        # A closure is evaluated later and may refer to tensors of one layer; a method of the scheme does not.
         is_closure = isinstance(bias, ToeplitzBias) and not isinstance(bias.of_distance, MethodType)
         if is_closure or not isinstance(bias, (KeyBias, ToeplitzBias)):
-            return False
-    return len(terms.values) == 0
-
-
-def _holds_tensors(split: SplitTerms) -> bool:
-    terms = split.terms
-    tensors = split.query_factor, terms.row_scale, terms.sink
-    return len(terms.bias) > 0 or any(tensor is not None for tensor in tensors)
+            return None
+    return SplitTerms.of(terms) if len(terms.values) == 0 else None
 
 
 def _is_fixed(region: Region) -> bool:

@@ -53,12 +53,6 @@ def text_starts(mask: Tensor, past: int = 0) -> Tensor:
     return (earliest >= index) & (latest < index) | (index == 0)
 
 
-def tokens_of_text(starts: Tensor) -> Tensor:
-    """Length of each token's text, ``[batch or 1, token]``; ``starts`` is true at the first token of a text."""
-    text = starts.cumsum(-1)
-    return (text[:, :, None] == text[:, None, :]).sum(-1)
-
-
 def check_text_keyword(name: str, value: Any, starts: Tensor | None, tokens: Tensor) -> None:
     """Refuse a keyword that contradicts the texts of the positions or the mask.
 

@@ -32,7 +32,6 @@ from hf_posenc.forward.text_borders import (
     has_several_texts,
     sees_previous,
     text_starts,
-    tokens_of_text,
 )
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -65,7 +64,10 @@ def with_packed_texts(call: ForwardCall) -> ForwardCall:
         for name in text_keywords:
             check_text_keyword(name, keywords[name], starts, call.tokens)
         check_max_lengths(keywords)
-    return call if starts is None or call.causal else replace(call, text_keys=tokens_of_text(starts))
+    if starts is None or call.causal:
+        return call
+    text = starts.cumsum(-1)
+    return replace(call, text_keys=(text[:, :, None] == text[:, None, :]).sum(-1))
 
 
 def with_text_lengths(call: ForwardCall) -> ForwardCall:
@@ -121,8 +123,13 @@ def _borders_in_positions(call: ForwardCall) -> Tensor | None:
     """
     positions, coordinates = call.position_ids, call.coordinates
     if not call.causal:  # encoders accept positions in any order, and transformers never separates texts by them
-        if positions is not None and coordinates is None and not is_traced():
-            _refuse_restart(positions)
+        if positions is None or coordinates is not None or is_traced():
+            return None
+        if bool((positions[:, 1:] == positions[:, :1]).any()):
+            raise MaskMismatch(
+                "position_ids begin again within a row, but an encoder reads the row as one text. Pass an "
+                "attention_mask [batch, 1, tokens, tokens] that separates the texts; or, for one text, a mask of ones."
+            )
         return None
     cached = _asks_for_cache(call)
     if is_traced():  # values are unknown: without a cache, the mask of every call separates texts
@@ -141,15 +148,6 @@ def _borders_in_positions(call: ForwardCall) -> Tensor | None:
     if cached:
         raise MaskMismatch(f"position_ids restart within a row: a KV cache would mix its texts. {UNCACHED}")
     return borders
-
-
-def _refuse_restart(positions: Tensor) -> None:
-    """Refuse positions ``[batch or 1, token]`` of an encoder that begin again within a row."""
-    if bool((positions[:, 1:] == positions[:, :1]).any()):
-        raise MaskMismatch(
-            "position_ids begin again within a row, but an encoder reads the row as one text. Pass an attention_mask "
-            "[batch, 1, tokens, tokens] that separates the texts; or, for one text, a mask of ones."
-        )
 
 
 def _by_mask(call: ForwardCall, mask: Tensor, *, required: bool) -> tuple[ForwardCall, Tensor | None]:

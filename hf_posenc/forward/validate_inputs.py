@@ -15,7 +15,6 @@ A registered attention function of the user may read any keyword. It runs under 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.core.tracing import is_either, is_traced
 from hf_posenc.errors import InvalidInput, UnknownKeyword, shown
+from hf_posenc.forward.host_calls import forward_parameters
 from hf_posenc.forward.text_borders import CU_SEQ_LENS, MAX_LENGTHS, TEXT_OF_TOKEN
 from hf_posenc.schemes.base import Scheme
 
@@ -159,8 +159,8 @@ def forward_parameter_names(cls: type) -> frozenset[str]:
     """Names of the parameters of a base model's forward, and of the forwards that it overrides."""
     if cls not in _PARAMETERS:
         # Not by `vars`: torch.compile may trace the first call, and cannot read the dictionary of a class.
-        forwards = [base.forward for base in cls.__mro__ if hasattr(base, "forward") and base is not nn.Module]
-        _PARAMETERS[cls] = frozenset(name for forward in forwards for name in inspect.signature(forward).parameters)
+        models = [base for base in cls.__mro__ if hasattr(base, "forward") and base is not nn.Module]
+        _PARAMETERS[cls] = frozenset(name for model in models for name in forward_parameters(model))
     return _PARAMETERS[cls]
 
 

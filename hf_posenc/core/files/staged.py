@@ -76,7 +76,11 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
     try:
         for file in new_files:
             refuse_special_file(folder / file)
-            refuse_link(folder / file)
+            if (folder / file).is_symlink():  # its target may be on another disk, or belong to another program
+                raise FolderUnusable(
+                    f"{folder / file} is a link, and a file of the result has that name. Remove the link, or choose "
+                    "another folder."
+                )
         for source, target in moves:
             target.parent.mkdir(parents=True, exist_ok=True)
             begun.append((source, target))  # first: an interrupt may come right after the move
@@ -89,14 +93,6 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
         raise
     shutil.rmtree(backup, ignore_errors=True)
     shutil.rmtree(new, ignore_errors=True)
-
-
-def refuse_link(path: Path) -> None:
-    """Refuse to replace a link by a file: its target may be on another disk, or belong to another program."""
-    if path.is_symlink():
-        raise FolderUnusable(
-            f"{path} is a link, and a file of the result has that name. Remove the link, or choose another folder."
-        )
 
 
 def superseded_files(new_files: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:
