@@ -20,6 +20,7 @@ from hf_posenc.cache.key_layout import is_growing, pack_keys, unpack_keys, widen
 from hf_posenc.cache.length_rotated import rotated_keys_of
 from hf_posenc.cache.snapshot import LayerSnapshot
 from hf_posenc.core.context import PositionContext
+from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.torch_state import UNCHANGED, autocast_of
 from hf_posenc.core.tracing import is_traced
@@ -32,7 +33,6 @@ from hf_posenc.forward.engine_backend import (
     ComputeCall,
     check_context_parallel,
     engine_for,
-    hide_outside_window,
     host_function,
 )
 from hf_posenc.forward.host_calls import MODULES_FILL_PAGES, pop_cache
@@ -207,8 +207,9 @@ class PatchedAttention(PatchedLayer):
         rotated_keys = None
         if terms.row_rotation is not None:
             rotated_keys = rotated_keys_of(cache, self.layer_idx, rows=queries[0].shape[2])
-        if plan.backend in FLASH_BACKENDS:
-            terms = hide_outside_window(terms, host.get("sliding_window"))
+        window = host.get("sliding_window") if plan.backend in FLASH_BACKENDS else None
+        if window is not None:  # masks of these backends hide no keys; transformers refuses texts longer than a chunk
+            terms = replace(terms, visible=terms.visible & Band(1 - window, window))
         scaling = getattr(self, self.score_factor)
         at_read = () if plan.at_read is None else plan.at_read.rotations
         engine_call = AttentionCall(
@@ -228,7 +229,6 @@ class PatchedAttention(PatchedLayer):
         self, call: AttentionCall, plan: CallPlan, host: dict[str, Any], cache: Cache | None
     ) -> ComputeCall:
         """Function by which the engine computes calls like this one, after a check of the layer's own keywords."""
-        name, weights = plan.traits.name, bool(host.get("output_attentions"))
         window = self.window if "sliding_window" in host else None
         check_keywords(host, plan.scheme, causal=call.ctx.causal, honoured=self.heeded_keywords, window=window)
         if plan.backend in FLASH_BACKENDS and cache is not None and not is_growing(cache, self.layer_idx):
@@ -236,7 +236,7 @@ class PatchedAttention(PatchedLayer):
                 f"The attention backend {plan.backend!r} would read unwritten keys of a static cache. "
                 'Use a growing cache (cache_implementation=None), or the backend "sdpa".'
             )
-        return engine_for(call, plan.backend, name, weights=weights)
+        return engine_for(call, plan.backend, plan.scheme, weights=bool(host.get("output_attentions")))
 
 
 class LayerProjections:

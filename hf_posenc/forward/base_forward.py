@@ -6,7 +6,7 @@ It is a method of a subclass, and no hook: torch runs hooks for ``base(…)`` al
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from torch import nn
@@ -16,22 +16,11 @@ from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.forward.stages import prepare_forward
 
-_MADE: dict[type[nn.Module], type[nn.Module]] = {}
 
-
-def patched_base(cls: type[nn.Module]) -> type[nn.Module]:
+@cache
+def patched_base(cls: type[Any]) -> type[nn.Module]:
     """Subclass of a base model's class with the ``forward`` of this module, and the name and signature of the class."""
-    if cls not in _MADE:
-        _MADE.setdefault(cls, _subclass(cls))  # another thread may have made it
-    return _MADE[cls]
 
-
-def own_base(cls: type[nn.Module]) -> type[nn.Module]:
-    """The class inside a class of `patched_base`; any other class itself."""
-    return vars(cls).get("posenc_own_base", cls)
-
-
-def _subclass(cls: type[Any]) -> type[nn.Module]:
     @wraps(cls.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if ATTENTIONS not in self.__dict__:  # another model of the class, which is not patched
@@ -47,6 +36,11 @@ def _subclass(cls: type[Any]) -> type[nn.Module]:
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     members = {"forward": forward, "__reduce_ex__": __reduce_ex__, "posenc_own_base": cls}
     return type(cls.__name__, (cls,), names | members)
+
+
+def own_base(cls: type[nn.Module]) -> type[nn.Module]:
+    """The class inside a class of `patched_base`; any other class itself."""
+    return vars(cls).get("posenc_own_base", cls)
 
 
 def check_attended(base: Any, forward: ForwardContext) -> None:

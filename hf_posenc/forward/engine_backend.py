@@ -27,7 +27,6 @@ from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.grouped_heads import attend_packed
-from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
@@ -41,13 +40,13 @@ FLASH_BACKENDS = flash_attn.BACKENDS  # they take no mask except one of padding
 ENGINE_HOOKS = ("bias", "values", "visible", "row_rotation", "sink")
 
 
-def engine_for(call: AttentionCall, backend: str, scheme: str, *, weights: bool) -> ComputeCall:
+def engine_for(call: AttentionCall, backend: str, scheme: Scheme, *, weights: bool) -> ComputeCall:
     """Function from calls like ``call`` to attention output ``[batch, query, heads, head_dim]`` and weights (or None).
 
     Args:
         call: call of one layer; later calls have the same terms, positions, mask, shapes and dtypes.
         backend: name of the attention implementation.
-        scheme: name of the scheme, for messages.
+        scheme: named in messages.
         weights: whether attention weights are requested.
 
     Raises:
@@ -61,8 +60,8 @@ def engine_for(call: AttentionCall, backend: str, scheme: str, *, weights: bool)
         return lambda unrotated: compute_rotated(unrotated.with_rotated_keys())
     if call.softcap is not None and backend not in ENGINE_BACKENDS:
         raise BackendCannotCarry(
-            f"This model bounds its attention scores, which scheme {scheme!r} does not support under {backend!r}. "
-            'Use model.set_attn_implementation("eager") or "sdpa".'
+            f"This model bounds its attention scores, which scheme {scheme.shown_name!r} does not "
+            f'support under {backend!r}. Use model.set_attn_implementation("eager") or "sdpa".'
         )
     if backend == "flex_attention":
         return partial(_by_kernel, flex.attend, mask)
@@ -70,7 +69,7 @@ def engine_for(call: AttentionCall, backend: str, scheme: str, *, weights: bool)
         return partial(_by_kernel, flash_attn.attend, mask)
     if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
         raise BackendCannotCarry(
-            f"The attention backend {backend!r} cannot compute scheme {scheme!r}. "
+            f"The attention backend {backend!r} cannot compute scheme {scheme.shown_name!r}. "
             'Use model.set_attn_implementation("sdpa"), "eager" or "flex_attention".'
         )
     seen = call.ctx.key_positions.shape[1]
@@ -84,18 +83,6 @@ def engine_for(call: AttentionCall, backend: str, scheme: str, *, weights: bool)
     else:
         compute = partial(_with_weights, length_rotation.attend_with_weights)
     return (lambda untrimmed: compute(with_first_keys(untrimmed, seen))) if trim else compute
-
-
-def hide_outside_window(terms: Terms, window: int | None) -> Terms:
-    """Terms that hide keys outside of a layer's own window, for backends whose masks do not.
-
-    Chunks need no such terms: transformers refuses longer texts under these backends.
-
-    Args:
-        terms: terms of the scheme.
-        window: ``sliding_window`` of the layer: a query sees fewer than ``window`` keys on each side, and itself.
-    """
-    return terms if window is None else replace(terms, visible=terms.visible & Band(1 - window, window))
 
 
 def with_first_keys(call: AttentionCall, seen: int) -> AttentionCall:

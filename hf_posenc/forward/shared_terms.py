@@ -52,7 +52,6 @@ class SchemeTraits:
     """Properties of a scheme that hold for every forward pass.
 
     Attributes:
-        name: name of the scheme, for messages.
         learned: whether the scheme has parameters. Then ``terms`` is None, and ``rotation`` is None or `NoRotation`.
         prepares: whether it changes queries and keys before they are rotated.
         extra_channels: whether it caches extra channels with every key.
@@ -62,7 +61,6 @@ class SchemeTraits:
         terms: terms of the scheme; None if they depend on positions or on a layer, or hold tensors.
     """
 
-    name: str
     learned: bool
     prepares: bool
     extra_channels: bool
@@ -74,10 +72,11 @@ class SchemeTraits:
 def scheme_traits(scheme: Scheme, causal: bool) -> SchemeTraits:
     """Properties of a scheme that hold for every forward pass of a decoder (``causal``) or of an encoder."""
     traits = SchemeTraits(
-        name=scheme.shown_name, learned=first_with_parameters(scheme) is not None,
-        prepares=implements(scheme, "prepare"), extra_channels=implements(scheme, "extra_key_channels"),
+        learned=first_with_parameters(scheme) is not None,
+        prepares=implements(scheme, "prepare"),
+        extra_channels=implements(scheme, "extra_key_channels"),
         caches_one_key=scheme.caches_one_key,
-    )  # fmt: skip
+    )
     if traits.learned or is_traced():
         rotates = any(implements(scheme, hook) for hook in ("rotation", "regions"))
         return traits if rotates else replace(traits, rotation=NoRotation(1))
