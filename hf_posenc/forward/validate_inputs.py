@@ -102,11 +102,8 @@ def check_position_ids(positions: Any, tokens: Tensor) -> None:
         )
     if positions.dtype is torch.bool:
         raise InvalidInput("position_ids are booleans. Pass whole numbers, or pass this tensor as attention_mask.")
-    if positions.is_complex():
-        raise InvalidInput(f"position_ids are {dtype_name(positions.dtype)} values. Pass whole numbers.")
-    if positions.ndim == 3:  # coordinates may be fractional
-        return
-    if positions.is_floating_point():
+    # Coordinates of several axes may be fractional.
+    if positions.is_complex() or (positions.is_floating_point() and positions.ndim == 2):
         raise InvalidInput(
             f"position_ids are {dtype_name(positions.dtype)} numbers, and tokens stand at whole positions. "
             "Pass position_ids.long()."
