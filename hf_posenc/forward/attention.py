@@ -211,10 +211,9 @@ class PatchedAttention(PatchedLayer):
         if window is not None:  # masks of these backends hide no keys; transformers refuses texts longer than a chunk
             terms = replace(terms, visible=terms.visible & Band(1 - window, window))
         scaling = getattr(self, self.score_factor)
-        at_read = () if plan.at_read is None else plan.at_read.rotations
         engine_call = AttentionCall(
             queries, keys, v, terms, ctx, plan.mask, scaling, self.live_dropout, rotated_keys, softcap=softcap,
-            at_read=at_read,
+            at_read=plan.at_read,
         )  # fmt: skip
         if plan.shared is None:  # every layer has its own terms
             return self._engine_for(engine_call, plan, host, cache)(engine_call)

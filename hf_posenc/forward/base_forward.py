@@ -58,6 +58,6 @@ def check_attended(base: Any, forward: ForwardContext) -> None:
         )
 
 
-def _blank(cls: type[nn.Module]) -> nn.Module:
+def _blank(cls: Any) -> nn.Module:
     made = patched_base(cls)
     return made.__new__(made)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hf_posenc.attention.call import RotateAtRead
 from hf_posenc.cache.eviction import EVICTS, eviction_state
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
@@ -36,7 +37,7 @@ from hf_posenc.forward.keys_in_reach import mask_in_reach, without_unwritten_key
 from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import KEYWORD, ForwardContext, context_of, in_steps_of_one, past_and_keys
-from hf_posenc.forward.rotate_decode import KeysAtRead, NoRotation, keys_at_read
+from hf_posenc.forward.rotate_decode import NoRotation, keys_at_read
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer, SchemeTraits, scheme_traits, shared_terms
 from hf_posenc.forward.split_terms import SplitTerms
@@ -67,8 +68,9 @@ class CallPlan:
         shared: terms of all layers; None if every layer has its own.
         function: the host's own attention function for the backend, set by the first layer that needs it.
         compute: functions by which the engine computes a call, by shapes, dtypes and dropout.
-        at_read: rotations of cached keys when they are read, for a cache with one copy of each key; None for other
-            caches, and without a cache.
+        stored: number of the only region whose keys are cached; None if all different copies of a key are cached, and
+            without a cache.
+        at_read: for every region, the rotation of these keys when they are read; empty without ``stored``.
         succeeded: whether a layer was computed, so that no later layer is refused.
     """
 
@@ -83,13 +85,9 @@ class CallPlan:
     shared: SplitTerms | None = None
     function: Callable[..., AttentionOutput] | None = None
     compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
-    at_read: KeysAtRead | None = None
+    stored: int | None = None
+    at_read: tuple[RotateAtRead | None, ...] = ()
     succeeded: bool = False
-
-    @property
-    def stored(self) -> int | None:
-        """Number of the only region whose keys are cached; None if all different copies of a key are cached."""
-        return None if self.at_read is None else self.at_read.stored
 
 
 class PlanRequest(NamedTuple):
@@ -164,7 +162,7 @@ def make_plan(request: PlanRequest, scheme: Scheme, template: CallPlan | None = 
     else:
         plan = plan_with_positions(request, scheme, traits)
     if cache is not None and traits.caches_one_key:
-        plan.at_read = keys_at_read(scheme, plan.ctx)
+        plan.stored, plan.at_read = keys_at_read(scheme, plan.ctx)
     if not plan.paged and not is_traced():
         evaluate_shared(plan, with_others=not traits.learned or layer._modules.get("posenc") is None)
     return plan
@@ -217,7 +215,7 @@ def shared_rotation(plan: CallPlan) -> Rotate | None:
     if isinstance(rotation, NoRotation):
         return rotation
     # With one copy per key, a decode rotation rotates the keys of one region, which suffices for a cache alone.
-    suffices = plan.at_read is not None or not plan.traits.caches_one_key
+    suffices = plan.stored is not None or not plan.traits.caches_one_key
     one_token = ctx.coordinates is None and ctx.query_positions.shape[1] == 1
     if rotation is not None and suffices and one_token and ctx.first is not None:
         return rotation.at(ctx.first, ctx.device)

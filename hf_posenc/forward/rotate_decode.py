@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hf_posenc.attention.call import RotateAtRead
 from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
@@ -142,46 +144,30 @@ class TokenRotation:
 AT_ONCE = 4096  # keys that are rotated in one operation; they fit the cache of a CPU core
 
 
-@dataclass(frozen=True)
-class ReadRotation:
-    """Rotation of cached keys to the positions of another region.
+def rotate_cached(rotation: Rotation, cos_sin: Callable[[slice], Table], keys: Tensor, columns: slice) -> Tensor:
+    """Rotate cached keys to the positions of another region.
 
-    Attributes:
+    Args:
         rotation: rotation of the channels.
         cos_sin: maps columns of the cache to cosines and sines of the difference of the two positions.
+        keys: keys in some columns of the cache, ``[batch, kv_heads, columns, head_dim]``.
+        columns: these columns.
     """
-
-    rotation: Rotation
-    cos_sin: Callable[[slice], Table]
-
-    def __call__(self, keys: Tensor, columns: slice) -> Tensor:
-        """Rotate the cached keys of some columns, ``[batch, kv_heads, columns, head_dim]``."""
-        cos_sin, rotation = self.cos_sin(columns), self.rotation
-        if torch.is_grad_enabled() or is_traced() or keys.shape[2] > AT_ONCE:
-            return rotate(keys, rotation, cos_sin)
-        own, partner = cos_sin
-        if rotation.layout == "interleaved" or rotation.dims < keys.shape[-1] or keys.dtype != own.dtype:
-            return rotate_at_once(keys, rotation.layout, cos_sin)
-        half = keys.shape[-1] // 2
-        partners = torch.cat((keys[..., half:], keys[..., :half]), dim=-1)
-        return partners.mul_(partner).addcmul_(keys, own)  # in place, because decoding is limited by memory
+    tables = cos_sin(columns)
+    if torch.is_grad_enabled() or is_traced() or keys.shape[2] > AT_ONCE:
+        return rotate(keys, rotation, tables)
+    own, partner = tables
+    if rotation.layout == "interleaved" or rotation.dims < keys.shape[-1] or keys.dtype != own.dtype:
+        return rotate_at_once(keys, rotation.layout, tables)
+    half = keys.shape[-1] // 2
+    partners = torch.cat((keys[..., half:], keys[..., :half]), dim=-1)
+    return partners.mul_(partner).addcmul_(keys, own)  # in place, because decoding is limited by memory
 
 
-@dataclass(frozen=True)
-class KeysAtRead:
-    """The region whose keys are cached in one forward pass, and the rotations by which other regions read them.
+def keys_at_read(scheme: Scheme, ctx: PositionContext) -> tuple[int, tuple[RotateAtRead | None, ...]]:
+    """Number of the region whose keys are cached, and for every region the rotation of these keys to its positions.
 
-    Attributes:
-        stored: number of the region whose keys are cached.
-        rotations: one per region; None if the region reads keys as they are cached.
-    """
-
-    stored: int
-    rotations: tuple[ReadRotation | None, ...]
-
-
-def keys_at_read(scheme: Scheme, ctx: PositionContext) -> KeysAtRead:
-    """Rotations of cached keys for every region of a scheme that caches one copy of each key.
+    The rotation is None if the region reads keys as they are cached.
 
     Args:
         scheme: scheme with ``caches_one_key``.
@@ -195,10 +181,10 @@ def keys_at_read(scheme: Scheme, ctx: PositionContext) -> KeysAtRead:
     rotations = [
         None
         if region.copy == stored.copy
-        else ReadRotation(unscaled, shift_tables(scheme, ctx, unscaled, stored, region))
+        else partial(rotate_cached, unscaled, shift_tables(scheme, ctx, unscaled, stored, region))
         for region in regions
     ]
-    return KeysAtRead(number, tuple(rotations))
+    return number, tuple(rotations)
 
 
 def stored_region(regions: tuple[Region, ...]) -> int:

@@ -55,7 +55,7 @@ def swap(patch: Patch) -> None:
         module.__dict__.update(attributes)
     freeze(patch, replaced_parameters(patch))
     rename_unsplit_modules(patch)
-    change_class(base, patched_base(type(base)))
+    change_class(base, patched_base(type(base)))  # type: ignore[arg-type]  # classes are hashable
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
 
 

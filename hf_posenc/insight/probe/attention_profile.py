@@ -141,7 +141,7 @@ def capture(attention: Any, layer: int, on_call: CallCallback) -> None:
         plan, split, ctx, sink = call.plan, call.split, call.ctx, host.get("s_aux")
         count = plan.ctx.key_positions.shape[1]  # later entries of a static cache are not written yet
         keys = tuple(key[:, :, :count] for key in split.keys_by_region(call.keys))
-        at_read = () if plan.at_read is None else plan.at_read.rotations
+        at_read = plan.at_read
         if split.scales_only:  # the model's own function knows no other positions
             positions, at_read = torch.arange(count, device=ctx.device)[None], ()
             last = positions[:, -call.queries[0].shape[2] :]
