@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, nn
 
@@ -17,8 +17,6 @@ HIDDEN_COPIES, FEED_FORWARD_COPIES = 10, 5
 """Copies of a layer's hidden states and feed-forward activations that a forward pass holds at the same time.
 
 Measured on Llama, where the estimate is 5 % off. Biases and GPT-2 take 1.5 times as much."""
-
-ASSUMED_MEMORY = 16 << 30  # bytes, if the system reports none
 
 
 def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
@@ -42,19 +40,8 @@ def bytes_per_token(model: nn.Module) -> int:
 
 
 def main_memory() -> int:
-    """Bytes of main memory; `ASSUMED_MEMORY` if they are unknown."""
-    return reported_memory() or ASSUMED_MEMORY
-
-
-def reported_memory() -> int | None:
-    """Bytes of main memory; None if neither the system nor psutil (extra ``train``) reports them."""
-    with suppress(AttributeError, ValueError, OSError):  # not on Windows
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(ModuleNotFoundError):
-        import psutil  # type: ignore[import-untyped]
-
-        return int(psutil.virtual_memory().total)
-    return None
+    """Bytes of main memory."""
+    return int(psutil.virtual_memory().total)
 
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

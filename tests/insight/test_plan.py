@@ -133,6 +133,6 @@ def test_a_row_that_fits_nowhere_is_a_warning() -> None:
 
 
 def test_so_is_one_that_this_machine_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_posenc.insight.advise.memory.reported_memory", lambda: 1 << 24)
+    monkeypatch.setattr("hf_posenc.insight.advise.memory.main_memory", lambda: 1 << 24)
     monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: None)
     assert any("A LoRA step on a row of 8,192" in one for one in advise(tiny(), 8192).warnings)

@@ -22,7 +22,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, StaticCache
 
-from hf_posenc.core.memory import reported_memory
+from hf_posenc.core.memory import main_memory
 from hf_posenc.errors import PosEncError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def measured(model: PreTrainedModel, target: int, *, causal: bool) -> Memory:
         weights=model.get_memory_footprint(return_buffers=False),
         cache=cache,
         token=cache_bytes(model, 1) if causal else 0,
-        ram=reported_memory(),
+        ram=main_memory(),
         gpu=gpu_memory(),
     )
 
