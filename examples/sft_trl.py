@@ -32,19 +32,13 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 
 import hf_posenc
+from hf_posenc.checkpoints.model_name import last_complete
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
 from hf_posenc.texts.files import json_lines
 from hf_posenc.training.finetune import ProgressReport
 from hf_posenc.training.methods import lora
-from hf_posenc.training.run_folder import (
-    UNFINISHED,
-    RunFinished,
-    StopAtLastStep,
-    WriteManifest,
-    last_complete,
-    start_run,
-)
+from hf_posenc.training.run_folder import UNFINISHED, RunFinished, StopAtLastStep, WriteManifest, start_run
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{{ eos_token }}{% endfor %}"

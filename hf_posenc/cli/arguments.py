@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import CallbackParam, Context, Option
 
-from hf_posenc.cli.global_options import DEBUG, BadArgument, program
+from hf_posenc.cli.global_options import BadArgument, program
 from hf_posenc.core.lengths import tokens
 from hf_posenc.schemes.entry import json_or_text
 
@@ -118,11 +118,6 @@ def loading_of(named: ModelName, dtype: str | None) -> dict[str, Any]:
 def dtype_of(named: ModelName, dtype: str | None) -> str:
     """Resolve ``--dtype``: the given one, else float32 for starters, else the stored one (``auto``)."""
     return dtype or named.dtype or "auto"
-
-
-def is_debugging(context: Context) -> bool:
-    """Whether ``--debug`` was given; `hf_posenc.cli.main` parses it for all commands."""
-    return bool(context.obj and context.obj[DEBUG])
 
 
 def is_given(context: Context, name: str) -> bool:

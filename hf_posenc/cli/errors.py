@@ -32,14 +32,8 @@ def end(error: BaseException) -> NoReturn:
     if was_interrupted(error):
         sys.exit(INTERRUPTED)
     output.fail(message_of(error))
-    sys.exit(USAGE if is_usage(error) else FAILED)
-
-
-def is_usage(error: BaseException) -> bool:
-    """Whether an option, a scheme or a file is wrong; any other error is a failure."""
-    return isinstance(error, WRONG_USE) or (
-        isinstance(error, errors.PosEncError) and isinstance(error, (ValueError, TypeError))
-    )
+    wrong_value = isinstance(error, errors.PosEncError) and isinstance(error, (ValueError, TypeError))
+    sys.exit(USAGE if wrong_value or isinstance(error, WRONG_USE) else FAILED)
 
 
 def was_interrupted(error: BaseException | None) -> bool:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from typer import Context, Option
 
 from hf_posenc.cli.arguments import MEASUREMENT, is_given, of_measurement, of_text, words_of
-from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.lengths import tokens
-from hf_posenc.errors import nearest, shown
+from hf_posenc.errors import UnknownOption, nearest, shown
 from hf_posenc.schemes.entry import json_or_text
 
 if TYPE_CHECKING:
@@ -91,9 +90,8 @@ def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
         given, _, value = word.partition("=")
         name = setting_name(given)
         if name not in known:
-            raise BadArgument(
-                f"{place_of(context, word)}: there is no setting {shown(name)}.{nearest(name, known)} "
-                f"Choose one of {', '.join(known)}."
+            raise UnknownOption(
+                f"There is no setting {shown(name)}.{nearest(name, known)} Choose one of {', '.join(known)}."
             )
         items = words_of([value.strip("[]")])
         if name == "eval_lengths":
@@ -131,8 +129,8 @@ def merged_words(context: Context) -> list[str]:
     words = [word for word in of_file if setting_name(word) not in names] + typed
     for word in words:
         if not all(word.partition("=")[:2]):
-            raise BadArgument(
-                f"{place_of(context, word)}: a setting has a name and a value, NAME=VALUE. Write for example seed=1."
+            raise UnknownOption(
+                f"A setting has a name and a value, NAME=VALUE, got {shown(word)}. Write for example seed=1."
             )
     context.params["settings"] = words
     return words
@@ -141,9 +139,3 @@ def merged_words(context: Context) -> list[str]:
 def setting_name(word: str) -> str:
     """Name of a setting in Python, from ``batch-size`` or ``batch-size=2``."""
     return word.partition("=")[0].replace("-", "_")
-
-
-def place_of(context: Context, word: str) -> str:
-    """Where a setting was given, for an error: in the file of ``--config``, or by ``--set``."""
-    in_file = word in map(str, (context.default_map or {}).get("settings") or ())
-    return f"--config {context.params['config']}" if in_file else f"--set {word}"

@@ -92,24 +92,18 @@ def loss_in_chunks(
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
     weight = head.weight.to(hidden.dtype)  # PEFT trains a float32 copy in a half-precision model
     counted = targets != IGNORED_LABEL
-    total = cross_entropy_in_chunks(hidden[counted], weight, head.bias, targets[counted])
+    total = _CrossEntropyInChunks.apply(hidden[counted], weight, head.bias, targets[counted])
     count = counted.sum() if num_items_in_batch is None else num_items_in_batch
     return total / (count.to(total.device) if isinstance(count, Tensor) else count)
 
 
-def cross_entropy_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
-    """Return the summed cross entropy of ``hidden @ weight.T + bias`` in float32; differentiable once.
+class _CrossEntropyInChunks(torch.autograd.Function):
+    """Summed cross entropy of ``hidden @ weight.T + bias`` in float32; differentiable once.
 
-    Args:
-        hidden: ``[token, channel]``.
-        weight: ``[word, channel]``, of the same dtype.
-        bias: ``[word]`` or None.
-        labels: ``[token]``.
+    Shapes: ``hidden`` ``[token, channel]``, ``weight`` ``[word, channel]`` of the same dtype, ``bias`` ``[word]`` or
+    None, ``labels`` ``[token]``. The logits of a chunk are about as large as the hidden states of all tokens.
     """
-    return _CrossEntropy.apply(hidden, weight, bias, labels)
 
-
-class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
         by_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
@@ -118,8 +112,10 @@ class _CrossEntropy(torch.autograd.Function):
         if bias is not None and ctx.needs_input_grad[2]:
             by_bias = torch.zeros_like(bias, dtype=torch.float32)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        size = max(FEWEST, hidden.numel() // len(weight))
         with torch.autocast(hidden.device.type, enabled=False):
-            for part in chunks(hidden, weight):
+            for start in range(0, len(hidden), size):
+                part = slice(start, start + size)
                 states, targets = hidden[part], labels[part, None]
                 logits = functional.linear(states, weight, bias if bias is None else bias.to(weight.dtype)).float()
                 norm = logits.logsumexp(-1, keepdim=True)
@@ -147,13 +143,6 @@ class _CrossEntropy(torch.autograd.Function):
             None if by_bias is None else (by_bias * gradient).to(ctx.dtypes[1]),
             None,
         )
-
-
-def chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
-    """Split the tokens so that the logits of a chunk are about as large as the hidden states of all tokens."""
-    tokens, channels = hidden.shape
-    size = max(FEWEST, tokens * channels // len(weight))
-    return [slice(start, start + size) for start in range(0, tokens, size)]
 
 
 def inner_head(model: Any) -> Any:

@@ -5,7 +5,7 @@ The fields define types and bounds. The command line and YAML files set the same
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -128,7 +128,3 @@ class Training:
             "logging_steps": 1,
             "report_to": list(self.report_to) or "none",
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)

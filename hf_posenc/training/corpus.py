@@ -57,7 +57,7 @@ def tokenise(
     enough: float = inf,
     on_read: OnRead | None = None,
 ) -> Corpus:
-    """Tokenise documents to a memory-mapped file; after each comes the tokenizer's end-of-text token, if it has one.
+    """Tokenise documents to a memory-mapped file; after each comes the end-of-text token, else the separator.
 
     Args:
         tokenizer: tokenizer of the model.
@@ -67,13 +67,15 @@ def tokenise(
         on_read: called after each batch.
     """
     starts, size, highest, unknown, text_tokens = array("q"), 0, 0, 0, 0
-    digest, end = hashlib.blake2b(digest_size=16), end_tokens(tokenizer)
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    ending = [] if end is None else [end]
+    digest = hashlib.blake2b(digest_size=16)
     with tempfile.TemporaryFile(dir=folder) as file:
         for texts in batches(texts_of(documents)):
             for text in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
                 if not text:
                     continue
-                ids = np.asarray([*text, *end], dtype=np.int32)
+                ids = np.asarray([*text, *ending], dtype=np.int32)
                 starts.append(size)
                 size += len(ids)
                 highest = max(highest, int(ids.max()))
@@ -90,12 +92,6 @@ def tokenise(
         mapped = np.memmap(file, dtype=np.int32, mode="c", shape=(size,)) if size else np.empty(0, dtype=np.int32)
     document_starts = torch.tensor(starts, dtype=torch.long)
     return Corpus(torch.from_numpy(mapped), document_starts, highest, digest.hexdigest() if enough == inf else "")
-
-
-def end_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token that ends a document: end of text, else separator, else none."""
-    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
-    return [] if end is None else [end]
 
 
 def texts_of(documents: Iterable[Document]) -> Iterator[str]:

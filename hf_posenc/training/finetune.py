@@ -32,7 +32,7 @@ from hf_posenc.training.length_trainer import (
     training_arguments,
 )
 from hf_posenc.training.loss_curve import LossPoint, points
-from hf_posenc.training.methods import adapted, parameter_count, peft_config_of
+from hf_posenc.training.methods import adapted, peft_config_of
 from hf_posenc.training.rows import HeldOutSplit
 from hf_posenc.training.run_folder import (
     RunFinished,
@@ -144,7 +144,7 @@ def finetune(
         trainer = trainer_of(trained, tokenizer, inputs, trainer_arguments, [ProgressReport(progress), *callbacks])
         steps_done = 0 if checkpoint is None else step_of(Path(checkpoint))
         start = RunStart(
-            trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source,
+            trained_by_kind(trained), trained.num_parameters(), inputs.rate.value, inputs.rate.source,
             resumed_from=steps_done if resume else None, held_out_tokens=inputs.held_out_tokens,
         )  # fmt: skip
         if announce is not None and trainer.is_world_process_zero():

@@ -35,9 +35,7 @@ class LengthTrainer(Trainer):
     With them, two lengths are compared window by window.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.losses = list[float]()
+    losses: list[float]
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Evaluate the windows of a batch one at a time, whatever the batch size is."""
@@ -162,8 +160,9 @@ def training_arguments(
         "use_cpu": not torch.accelerator.is_available(),
         "eval_strategy": "no",
     }
-    if training.gradient_checkpointing:
-        settings |= checkpointing()
+    if training.gradient_checkpointing:  # under the name that this version of transformers has for it
+        name = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
+        settings |= {name: True, f"{name}_kwargs": {"use_reentrant": False}}
     if windows is not None:
         settings |= {
             "eval_strategy": "steps", "eval_steps": training.eval_every or half, "eval_on_start": fresh,
@@ -177,14 +176,6 @@ def training_arguments(
             f"TrainingArguments refuses these settings: {first_line(error)}. Correct arguments."
         ) from error
     return arguments
-
-
-def checkpointing() -> dict[str, Any]:
-    """Return the `TrainingArguments` of gradient checkpointing, by their names in this version of transformers."""
-    from transformers import TrainingArguments
-
-    name = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
-    return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
 
 
 @contextmanager

@@ -53,22 +53,22 @@ class LossPoint:
 
 
 def points(history: Sequence[Mapping[str, Any]]) -> list[LossPoint]:
-    """Convert the log of `Trainer`, which has several entries per step, to one point per step."""
+    """Convert the log of `Trainer`, which has several entries per step, to one point per step.
+
+    The losses of a step are ``loss``, ``eval_512_loss``, ``eval_512_windows``, …
+    """
     steps: dict[int, dict[str, Any]] = defaultdict(dict)
     for entry in history:
         steps[entry["step"]] |= entry
-    every = [point_of(entry) for _, entry in sorted(steps.items())]
+    every = []
+    for step, entry in sorted(steps.items()):
+        measured: dict[str, dict[int, Any]] = {"loss": {}, "windows": {}}
+        for name, value in entry.items():
+            if (found := MEASURED.fullmatch(name)) is not None:
+                measured[found["kind"]][int(found["length"])] = value
+        held_out, windows = (dict(sorted(by_length.items())) for by_length in measured.values())
+        every.append(LossPoint(step, entry.get("loss"), held_out, windows))
     return [point for point in every if point.loss is not None or point.held_out]
-
-
-def point_of(entry: Mapping[str, Any]) -> LossPoint:
-    """Losses in the log of one step: ``loss``, ``eval_512_loss``, ``eval_512_windows``, …"""
-    measured: dict[str, dict[int, Any]] = {"loss": {}, "windows": {}}
-    for name, value in entry.items():
-        if (found := MEASURED.fullmatch(name)) is not None:
-            measured[found["kind"]][int(found["length"])] = value
-    held_out, windows = (dict(sorted(by_length.items())) for by_length in measured.values())
-    return LossPoint(entry["step"], entry.get("loss"), held_out, windows)
 
 
 def curve_plot(runs: Sequence[Sequence[LossPoint]], trained_length: int, path: Path) -> None:

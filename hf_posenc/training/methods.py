@@ -122,9 +122,3 @@ def adapted(model: nn.Module, config: LoraConfig | None) -> Any:
 def learning_rate_for(method: str, parameters: int) -> LearningRate:
     """Return the default learning rate of a method for a number of model parameters."""
     return next(rate for most, rate in METHODS[method] if parameters <= most)
-
-
-def parameter_count(model: nn.Module) -> int:
-    """Count the parameters of a model: shared ones once, and packed 4-bit weights by the weights they hold."""
-    counted = getattr(model, "num_parameters", None)  # transformers counts two 4-bit weights per byte
-    return int(counted()) if callable(counted) else sum(weight.numel() for weight in model.parameters())

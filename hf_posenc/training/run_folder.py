@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.model_digest import sampled_weights_digest
-from hf_posenc.checkpoints.model_name import HELD_OUT, RUN, checkpoint_folders, file_sizes
-from hf_posenc.checkpoints.model_name import MANIFEST as MANIFEST
-from hf_posenc.checkpoints.model_name import last_complete as last_complete
+from hf_posenc.checkpoints.model_name import HELD_OUT, MANIFEST, RUN, checkpoint_folders, file_sizes
 from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.paths import check_disk_space, check_not_taken
@@ -106,7 +104,7 @@ def shared_settings(model: nn.Module, training: Training, rows: Any, *, trains_a
             cannot be drawn again.
     """
     stored = SchemeConfig.of_model(model)
-    shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
+    shared = {name: value for name, value in asdict(training).items() if name not in FREE_SETTINGS}
     loaded = bool(getattr(model.config, "name_or_path", ""))
     schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
     text = rows.digest if isinstance(rows, PackedRows) else None
@@ -123,8 +121,7 @@ def shared_settings(model: nn.Module, training: Training, rows: Any, *, trains_a
 
 @contextmanager
 def exclusive_folder(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` inside the block, and create it if needed; the system drops the lock when the process ends."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Lock ``folder`` inside the block; the system drops the lock when the process ends."""
     if fcntl is None:
         yield
         return

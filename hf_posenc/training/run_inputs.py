@@ -18,7 +18,7 @@ from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.held_out import HeldOut
-from hf_posenc.training.methods import LearningRate, check_method, learning_rate_for, parameter_count
+from hf_posenc.training.methods import LearningRate, check_method, learning_rate_for
 from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read_inputs(
     if measured_on is not None or not isinstance(source, Dataset):  # rows of token ids need none
         check_tokenizer(tokenizer, causal=causal)
     check_method(training.method, model)
-    rate = learning_rate_for(training.method, parameter_count(model))
+    rate = learning_rate_for(training.method, model.num_parameters())
     if training.learning_rate is not None:
         rate = LearningRate(training.learning_rate, "as given")
     rows, end = training_rows(

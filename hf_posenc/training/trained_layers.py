@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -108,15 +109,14 @@ class RunStart:
 
 def trained_by_kind(model: nn.Module) -> dict[str, int]:
     """Count trained parameters by kind, largest first; a weight that modules share counts once."""
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     seen: set[int] = set()
     for name, module in model.named_modules():
         for key, weight in module.named_parameters(recurse=False):
             if weight.requires_grad and id(weight) not in seen:
                 seen.add(id(weight))
-                kind = kind_of(f"{name}.{key}", module)
-                counts[kind] = counts.get(kind, 0) + weight.numel()
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+                counts[kind_of(f"{name}.{key}", module)] += weight.numel()
+    return dict(counts.most_common())
 
 
 def kind_of(name: str, module: nn.Module) -> str:

@@ -17,7 +17,7 @@ from safetensors.torch import save
 
 import hf_posenc
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
-from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.checkpoints.model_name import ModelName, last_complete
 from hf_posenc.checkpoints.tokenizer import tokenizer_found, tokenizer_of
 from hf_posenc.checkpoints.validate import check_folder
 from hf_posenc.checks.tiny_models import tiny_model
@@ -26,7 +26,7 @@ from hf_posenc.patching.config_guard import unguard
 from hf_posenc.patching.host_config import check_lengths_and_rotation
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar
 from hf_posenc.patching.scheme_config import SchemeConfig
-from hf_posenc.training.run_folder import last_complete, start_run
+from hf_posenc.training.run_folder import start_run
 
 SCHEME = {
     "format": 1, "layers": {"0": [{"name": "none", "options": {}}]}, "trained_length": 32, "target_length": 64,

@@ -16,9 +16,9 @@ from transformers import LlamaForCausalLM
 from transformers.trainer_utils import get_last_checkpoint
 
 from hf_posenc import from_pretrained, patch_model
+from hf_posenc.checkpoints.model_name import last_complete
 from hf_posenc.errors import PosEncError
 from hf_posenc.patching.config_guard import GUARD_KEY, SCHEME_KEY, unguard
-from hf_posenc.training.run_folder import last_complete
 
 from ..small_models import TRAINED, llama
 

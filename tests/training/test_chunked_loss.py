@@ -12,7 +12,7 @@ pytest.importorskip("accelerate", reason="fine-tuning needs the extra `train`")
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.training.chunked_loss import chunked_loss, cross_entropy_in_chunks
+from hf_posenc.training.chunked_loss import _CrossEntropyInChunks, chunked_loss
 
 from ..families.tiny import tiny
 
@@ -56,7 +56,7 @@ def test_gradients_against_float64(bias, trained) -> None:
     hidden, weight, offset = torch.randn(LENGTH, 16), torch.randn(WORDS, 16), torch.randn(WORDS) if bias else None
     labels = torch.randint(WORDS, (LENGTH,))
     wanted = {"hidden": hidden, "weight": weight}[trained].requires_grad_()
-    cross_entropy_in_chunks(hidden, weight, offset, labels).mul(0.5).backward()
+    _CrossEntropyInChunks.apply(hidden, weight, offset, labels).mul(0.5).backward()
     exact = wanted.detach().double().requires_grad_()
     given = {"hidden": hidden.detach().double(), "weight": weight.detach().double(), trained: exact}
     logits = functional.linear(given["hidden"], given["weight"], None if offset is None else offset.double())
@@ -71,7 +71,7 @@ def test_bf16_is_as_exact_as_the_whole_loss() -> None:
     labels = torch.randint(WORDS, (LENGTH,))
     exact = weight.detach().double().requires_grad_()
     whole = weight.detach().clone().requires_grad_()
-    loss = cross_entropy_in_chunks(hidden, weight, None, labels)
+    loss = _CrossEntropyInChunks.apply(hidden, weight, None, labels)
     reference = functional.cross_entropy((hidden.double() @ exact.T), labels, reduction="sum")
     stock = functional.cross_entropy(functional.linear(hidden, whole).float(), labels, reduction="sum")
     for value in (loss, reference, stock):

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from hf_posenc.checkpoints.model_name import MANIFEST, checkpoint_folders, file_sizes, last_complete
 from hf_posenc.errors import LengthContradiction
 from hf_posenc.training.corpus import Corpus
 from hf_posenc.training.dataset import IGNORED_LABEL, PackedRows, held_out_windows
 from hf_posenc.training.length_trainer import LabellingCollator, masked_loss
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.run_folder import MANIFEST, checkpoint_folders, file_sizes, last_complete
 
 from .test_finetune import tokenizer  # noqa: F401 (a fixture)
 

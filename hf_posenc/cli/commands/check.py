@@ -10,7 +10,7 @@ from typer import Context, Exit
 from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
 from hf_posenc.cli.errors import CONTRACT
-from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.global_options import DEBUG, BadArgument
 
 if TYPE_CHECKING:
     from hf_posenc.checks import Deviation
@@ -71,7 +71,7 @@ def check(
         deviations = check_scheme(
             loaded, checks=chosen or None, progress=lambda name: show_progress(None, name), **asked
         )
-    if cli.is_debugging(context):
+    if context.obj[DEBUG]:
         for raised in filter(None, (deviation.traceback for deviation in deviations)):
             output.note(raised)
     show(deviations, as_json)

@@ -28,7 +28,7 @@ from hf_posenc.training.emit.cards import accelerate_file, check_cards, token_ro
 from hf_posenc.training.emit.llama_factory import LLAMA_FACTORY
 from hf_posenc.training.emit.run import ACCELERATE, CHECKPOINT, DATA, SCRIPT, Framework, Run
 from hf_posenc.training.emit.trl import TRL
-from hf_posenc.training.methods import check_method, learning_rate_for, parameter_count, peft_config_of
+from hf_posenc.training.methods import check_method, learning_rate_for, peft_config_of
 from hf_posenc.training.rows import check_reach, lengths_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,11 @@ def emit_run(
         UnreadableDocuments: a text cannot be read.
         FolderUnusable: the folder cannot be written to.
     """
-    chosen = framework_of(framework)
+    if framework not in FRAMEWORKS:
+        raise WrongKind(
+            f"{shown(framework)} is no framework.{nearest(framework, FRAMEWORKS)} Choose {', '.join(FRAMEWORKS)}."
+        )
+    chosen = FRAMEWORKS[framework]
     check_settings(chosen, model, training)
     if cards > 1:
         if not chosen.shares_rows:
@@ -113,7 +117,8 @@ def emit_run(
     source, config = CHECKPOINT, None
     if chosen.takes_config and plain is not None and name is not None:
         config = entries_of(plain, name)
-        source = CHECKPOINT if config is None else from_anywhere(name)
+        if config is not None:  # a folder is named so that the command works in any other
+            source = str(Path(name).resolve()) if Path(name).is_dir() else name
     target = folder_to_write(out)
     written = (chosen.file, DATA, CHECKPOINT, SCRIPT, ACCELERATE, *chosen.more)
     check_not_taken(Path(target), written, (chosen.file, DATA))
@@ -128,16 +133,10 @@ def emit_run(
         for file, content in chosen.more.items():
             (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         if restored:
-            (folder / SCRIPT).write_text(script_of(chosen), encoding="utf-8")
+            body = chosen.script.replace("FILE", repr(chosen.file))
+            (folder / SCRIPT).write_text(SCRIPT_TEXT.format(title=chosen.title, body=body), encoding="utf-8")
     command = chosen.start(restored=restored, cards=cards)
     return Emitted(Path(out), command, restored, unnamed=bool(config and run.modules))
-
-
-def framework_of(name: str) -> Framework:
-    """Return the framework called ``name``, or raise `WrongKind`."""
-    if name not in FRAMEWORKS:
-        raise WrongKind(f"{shown(name)} is no framework.{nearest(name, FRAMEWORKS)} Choose {', '.join(FRAMEWORKS)}.")
-    return FRAMEWORKS[name]
 
 
 def check_settings(framework: Framework, model: PreTrainedModel, training: Training) -> None:
@@ -172,11 +171,6 @@ def plain_form(model: PreTrainedModel) -> PlainConfig | None:
     return None if plain.short else plain
 
 
-def from_anywhere(name: str) -> str:
-    """Return a model name that is valid in any working directory."""
-    return str(Path(name).resolve()) if Path(name).is_dir() else name
-
-
 def entries_of(plain: PlainConfig, name: str) -> dict[str, Any] | None:
     """Return the entries in which ``plain`` differs from the configuration of ``name``; None: write a checkpoint."""
     stored, needed = AutoConfig.from_pretrained(name).to_dict(), plain.config.to_dict()
@@ -188,7 +182,7 @@ def entries_of(plain: PlainConfig, name: str) -> dict[str, Any] | None:
 
 def run_of(model: PreTrainedModel, training: Training, source: str, config: dict[str, Any], *, four_bit: bool) -> Run:
     """Collect the values that the file of every framework needs."""
-    rate = training.learning_rate or learning_rate_for(training.method, parameter_count(model)).value
+    rate = training.learning_rate or learning_rate_for(training.method, model.num_parameters()).value
     check_method(training.method, model)
     peft_config = peft_config_of(model, training)
     layers: dict[str, Any] = {}
@@ -220,8 +214,3 @@ def write_yaml(file: Path, settings: dict[str, Any]) -> None:
     """Write the settings that are not None as YAML, in their order."""
     written = {name: value for name, value in settings.items() if value is not None}
     file.write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
-
-
-def script_of(framework: Framework) -> str:
-    """Return a script that restores the scheme of the checkpoint and starts the framework."""
-    return SCRIPT_TEXT.format(title=framework.title, body=framework.script.replace("FILE", repr(framework.file)))
