@@ -177,13 +177,19 @@ def lengths_of(option: str, values: Sequence[str] | None) -> list[int]:
 
 def command_line(context: Context) -> str:
     """Format the running command, quoted for a shell and without defaults."""
-    words = [*program(), str(context.info_name)]
+    names = {parameter.name for parameter in context.command.params} - {*DISPLAY_OPTIONS, FILE}
+    return shlex.join([*program(), str(context.info_name), *words_that_set(context, names)])
+
+
+def words_that_set(context: Context, names: Collection[str | None]) -> list[str]:
+    """Return the words of a command line that set the parameters of these names, without defaults."""
+    words: list[str] = []
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         is_default = value in (None, [], ()) or str(value) == str(parameter.default)
-        if is_default or parameter.name in (*DISPLAY_OPTIONS, FILE):
+        if is_default or parameter.name not in names:
             continue
         for single in value if isinstance(value, (list, tuple)) else [value]:
             name = [parameter.opts[0]] if parameter.param_type_name == "option" else []
             words += name + ([] if single is True else [str(single)])
-    return shlex.join(words)
+    return words

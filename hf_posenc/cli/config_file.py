@@ -29,7 +29,7 @@ from hf_posenc.errors import shown
 RUN_CONFIG = "config.yaml"
 NOT_STORED = ("config", "out", "resume", "as_json", "debug")
 """Options that do not change what is computed, only where it is written and how it is shown."""
-MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text")
+MAY_BE_PATHS = ("model", "text", "held_out")
 """Options whose values may be files or folders."""
 IMPORTED = "import"
 """Name in a file of `hf_posenc.cli.global_options.IMPORT`: Python files that the scheme needs."""
@@ -123,18 +123,11 @@ def options_of(context: Context) -> Iterator[tuple[str, Any]]:
         value = context.params.get(str(parameter.name))
         if parameter.name in NOT_STORED or value in (None, [], ()):
             continue
-        name = names_of(parameter)[0]
-        may_be_path = parameter.name in MAY_BE_PATHS
-        if isinstance(value, (list, tuple)):
-            yield name, [plain(single, may_be_path=may_be_path) for single in value]
-        else:
-            yield name, plain(value, may_be_path=may_be_path)
+        if parameter.name in MAY_BE_PATHS:
+            value = list(map(absolute, value)) if parameter.multiple else absolute(value)
+        yield names_of(parameter)[0], value
 
 
-def plain(value: Any, *, may_be_path: bool = False) -> Any:
-    """Convert a value to its form in YAML; paths become absolute, so that the file may be moved."""
-    if isinstance(value, Path) or (may_be_path and os.path.exists(value)):
-        return os.path.abspath(value)
-    if isinstance(value, str) and value.isdecimal() and str(int(value)) == value:
-        return int(value)
-    return value
+def absolute(name: str) -> str:
+    """Return the absolute path of a file or folder, so that the file may be moved; another name unchanged."""
+    return os.path.abspath(name) if os.path.exists(name) else name

@@ -23,9 +23,7 @@ COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n"
 def evaluate(
     context: Context,
     model: cli.Model,
-    scheme: Annotated[
-        str | None, cli.of_model("--scheme", "-s", help="Scheme to patch in first; default: leave the model unchanged.")
-    ] = None,
+    scheme: cli.OwnScheme = None,
     factor: cli.Factor = None,
     target_length: cli.TargetLength = None,
     option: cli.SchemeOptions = None,
@@ -70,18 +68,14 @@ def evaluate(
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)
-    if evaluation.first:  # of several processes, one reports
-        show(list(map(asdict, evaluation.rows)), evaluation.remarks, as_json)
-
-
-def show(rows: list[dict[str, object]], remarks: list[str], as_json: bool) -> None:
-    """Show rows as JSON, or as a table followed by remarks."""
+    if not evaluation.first:  # of several processes, one reports
+        return
     if as_json:
-        output.show_json(rows)
-    else:
-        output.show_table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows])
-        for remark in remarks:
-            output.show_text(remark)
+        output.show_json(list(map(asdict, evaluation.rows)))
+        return
+    output.show_table(COLUMNS, [[getattr(row, column) for column in COLUMNS] for row in evaluation.rows])
+    for remark in evaluation.remarks:
+        output.show_text(remark)
 
 
 def check_replaces_results(path: Path) -> None:

@@ -17,7 +17,6 @@ from hf_posenc.cli.commands.finetune_result import (
     MEASURED_ON_SOURCES,
     after_finetune,
     resume_hint,
-    scheme_words,
     show_emitted,
     show_next,
     show_rate,
@@ -132,7 +131,8 @@ def finetune(
 
     check_folder(Path(folder_to_write(out)), resume=resume)
     if emit is not None:
-        check_emits(resume=resume, find_learning_rate=find_learning_rate, held_out=held_out, json=as_json)
+        unread = ("resume", "find_learning_rate", "held_out", "as_json")
+        cli.check_unread(context, unread, "has no effect on a run that --emit writes. Leave one of the two out.")
     again = "" if resume else "--resume"
     with resume_hint(context, again), output.progress() as show_progress:
         overrides = settings_of(context, (*Training.__dataclass_fields__, TEXT_FIELD, STREAMING, TRAINED_LENGTH, CARDS))
@@ -159,10 +159,9 @@ def finetune(
             emitted = emit_run(
                 emit, patched, tokenizer, texts, training, out, name=base.model, four_bit=four_bit, cards=cards
             )
-            options = list(option or ())
-            if trained_length is not None:
-                options.append(f"trained_length={trained_length}")
-            show_emitted(emitted, scheme_words(scheme, factor, target_length, options))
+            more = [] if trained_length is None else [f"trained_length={trained_length}"]
+            context.params |= {"scheme": scheme, "option": [*(option or ()), *more]}
+            show_emitted(emitted, cli.words_that_set(context, ("scheme", "factor", "target_length", "option")))
             return
 
         def report(share: float, loss: float) -> None:
@@ -189,14 +188,6 @@ def finetune(
             if text and not held_out and not result.start.held_out_tokens:
                 output.show_text(MEASURED_ON_SOURCES)
             show_next(after_finetune(out, result.model))
-
-
-def check_emits(**given: Any) -> None:
-    """Refuse options that have no effect on a run written by ``--emit``."""
-    for name, value in given.items():
-        if value:
-            option = "--" + name.replace("_", "-")
-            raise BadArgument(f"{option} has no effect on a run that --emit writes. Leave one of the two out.")
 
 
 def cards_of(given: Any, emit: str | None) -> int:

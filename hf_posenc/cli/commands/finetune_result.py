@@ -97,19 +97,6 @@ def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
     show_next([f"(cd {shlex.quote(str(run.folder))} && {run.command})", measure])
 
 
-def scheme_words(
-    scheme: str | None, factor: float | None, target_length: int | None, options: Sequence[str] | None
-) -> list[str]:
-    """Return the options of a command that name a scheme."""
-    words: list[str] = []
-    for name, value in (("--scheme", scheme), ("--factor", factor), ("--target-length", target_length)):
-        if value is not None:
-            words += [name, str(value).removesuffix(".0")]
-    for option in options or ():
-        words += ["-o", option]
-    return words
-
-
 def show_next(commands: Sequence[str]) -> None:
     """Show commands, one per line."""
     if commands:
