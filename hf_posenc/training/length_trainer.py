@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 
-WINDOWS = "_windows"
-
-
 class LengthTrainer(Trainer):
     """`Trainer` that also logs ``eval_NAME_windows``: the loss of every window of the dataset NAME, in order.
 
@@ -62,7 +59,8 @@ class LengthTrainer(Trainer):
         self.losses = []
         metrics = super().evaluate(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self.losses:
-            self.state.log_history.append({metric_key_prefix + WINDOWS: self.losses, "step": self.state.global_step})
+            name, step = f"{metric_key_prefix}_windows", self.state.global_step
+            self.state.log_history.append({name: self.losses, "step": step})
             self.losses = []
         return metrics
 

@@ -14,8 +14,8 @@ from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.training.emit.emit import plain_form
+from hf_posenc.training.emit.frameworks import TRL
 from hf_posenc.training.emit.run import CHECKPOINT, OUTPUT
-from hf_posenc.training.emit.trl import TRL
 
 TRAINED_ON, MEASURED_ON = "hub:emozilla/pg19:train", "hub:emozilla/pg19:validation"
 """PG-19, the books that YaRN was trained on (arXiv:2309.00071, section 4.1)."""

@@ -5,6 +5,7 @@ other scheme goes into a checkpoint that this package restores, and a short scri
 `enable_auto`.
 """
 
-from hf_posenc.training.emit.emit import FRAMEWORKS, Emitted, emit_run
+from hf_posenc.training.emit.emit import Emitted, emit_run
+from hf_posenc.training.emit.frameworks import FRAMEWORKS
 
 __all__ = ["FRAMEWORKS", "Emitted", "emit_run"]

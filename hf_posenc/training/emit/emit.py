@@ -23,18 +23,15 @@ from hf_posenc.patching.state import is_patched
 from hf_posenc.texts import TextSource
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import texts_of
-from hf_posenc.training.emit.axolotl import AXOLOTL
 from hf_posenc.training.emit.cards import accelerate_file, check_cards, token_rows
-from hf_posenc.training.emit.llama_factory import LLAMA_FACTORY
+from hf_posenc.training.emit.frameworks import FRAMEWORKS
 from hf_posenc.training.emit.run import ACCELERATE, CHECKPOINT, DATA, SCRIPT, Framework, Run
-from hf_posenc.training.emit.trl import TRL
 from hf_posenc.training.methods import check_method, learning_rate_for, peft_config_of
 from hf_posenc.training.rows import check_reach, lengths_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-FRAMEWORKS = {"trl": TRL, "axolotl": AXOLOTL, "llama-factory": LLAMA_FACTORY}
 NOT_OF_CONFIG = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
 """Entries of a configuration that do not affect what the model computes."""
 NOT_EMITTED = ("eval_every", "eval_lengths", "eval_windows")
