@@ -94,8 +94,7 @@ Dtype = Annotated[
 Device = Annotated[str | None, of_model(metavar="DEVICE", help="cpu, cuda, cuda:1; default: CUDA if available.")]
 
 REMOVED = "The checkpoint carries scheme {}, which was removed first."
-DISPLAY_OPTIONS = ("as_json",)  # they change the output, not the results
-FILE = "config"  # `command_line` writes the values of the file instead
+NOT_REPEATED = ("as_json", "config")  # the first changes the output alone; the values of the file are written instead
 
 
 def model_named(name: str, base: str | None = None) -> ModelName:
@@ -170,14 +169,9 @@ def whole_numbers(option: str, values: Sequence[str] | None, least: int = 1) -> 
     return [int(word) for word in words]
 
 
-def lengths_of(option: str, values: Sequence[str] | None) -> list[int]:
-    """Parse comma-separated lengths: ``["4k,8k", "16384"]`` is three lengths."""
-    return [tokens(word, option) for word in words_of(values)]
-
-
 def command_line(context: Context) -> str:
     """Format the running command, quoted for a shell and without defaults."""
-    names = {parameter.name for parameter in context.command.params} - {*DISPLAY_OPTIONS, FILE}
+    names = {parameter.name for parameter in context.command.params} - {*NOT_REPEATED}
     return shlex.join([*program(), str(context.info_name), *words_that_set(context, names)])
 
 

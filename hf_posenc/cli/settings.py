@@ -105,13 +105,18 @@ def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
     return settings
 
 
-def measured_settings(context: Context, kind: type[Own], **given: Any) -> tuple[Own, dict[str, Any]]:
-    """Return the settings of ``eval`` or ``compare``, and the values of ``--set`` about loading models."""
+def measured_settings(context: Context, kind: type[Own]) -> tuple[Own, dict[str, Any]]:
+    """Return the settings of ``eval`` or ``compare``, and the values of ``--set`` about loading models.
+
+    Parameters of the command that have the name of a setting override ``--set``.
+    """
     from hf_posenc.eval.catalogue import SETTINGS, check_settings_read
     from hf_posenc.eval.settings import named
 
     own, options = named(kind, merged_words(context))
     other = {setting_name(key): options.pop(key) for key in list(options) if setting_name(key) in LOADING}
+    given = {name: value for name, value in context.params.items() if name in kind.model_fields}
+    given |= {name: words_of(given[name]) for name in ("tasks", "lengths")}
     own |= {name: value for name, value in given.items() if value not in (None, [], (), False)}
     settings = kind.of(own | {"options": options})
     check_settings_read([name for name in SETTINGS if name in own], settings.tasks)

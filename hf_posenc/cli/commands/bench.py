@@ -14,12 +14,14 @@ from hf_posenc.cli.commands.info import environment
 from hf_posenc.cli.errors import FAILED, PARTLY
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.files.paths import folder_to_write
+from hf_posenc.core.lengths import tokens
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
 
 
 STARTER = "starter:llama"
+RESULTS = "bench.json"
 
 
 def bench(
@@ -84,7 +86,7 @@ def bench(
         cli.check_unread(
             context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out."
         )
-    chosen = cli.lengths_of("--lengths", lengths) or [512, 2048]
+    chosen = [tokens(word, "--lengths") for word in cli.words_of(lengths)] or [512, 2048]
     if out is not None:
         folder_to_write(out)
     torch.set_num_threads(threads)
@@ -97,6 +99,7 @@ def bench(
         "compile": compile, **environment(),
     }  # fmt: skip
     cells: list[BenchCell] = []
+    record: dict[str, Any] = {"about": about, "cells": []}
     try:
         with output.progress() as progress:
             for cell in run(
@@ -104,13 +107,14 @@ def bench(
                 batch_size=batch_size, compile=compile, progress=progress,
             ):  # fmt: skip
                 cells.append(cell)
+                record["cells"].append(cell.to_dict())
                 if out is not None:
-                    write_json(out / RESULTS, numbers(cells, about))
+                    write_json(out / RESULTS, record)
     except KeyboardInterrupt:
         output.fail(f"Interrupted. {len(cells)} finished cell(s) kept.")
-        show(cells, about, out, as_json)
+        show(cells, record, out, as_json)
         raise
-    show(cells, about, out, as_json)
+    show(cells, record, out, as_json)
     states = {cell.state for cell in cells}
     if "failed" in states:
         raise Exit(FAILED)
@@ -141,20 +145,12 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
     return random_model((layers, hidden, heads, kv_heads), trained_length, getattr(torch, dtype or "float32"))
 
 
-RESULTS = "bench.json"
-
-
-def numbers(cells: Sequence[BenchCell], about: dict[str, Any]) -> dict[str, Any]:
-    """Return plain values for JSON: settings, and every round of every cell."""
-    return {"about": about, "cells": [cell.to_dict() for cell in cells]}
-
-
-def show(cells: Sequence[BenchCell], about: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    """Show one table per case, the reasons of missing values, and the files written."""
+def show(cells: Sequence[BenchCell], record: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    """Show one table per case, the reasons of missing values, and the files written; as JSON, ``record``."""
     from hf_posenc.insight.bench.results import TITLES, remarks, table
 
     if as_json:
-        output.show_json(numbers(cells, about))
+        output.show_json(record)
         return
     for case in dict.fromkeys(cell.case for cell in cells):
         output.show_table(*table(cells, case), title=TITLES[case])
@@ -162,7 +158,7 @@ def show(cells: Sequence[BenchCell], about: dict[str, Any], out: Path | None, as
         output.show_text(remark)
     if not cells:
         return
-    shown = "{model}, {dtype}, {threads} thread(s) of {device}".format(**about)
-    output.show_text(shown + (", compiled" if about["compile"] else ""))
+    shown = "{model}, {dtype}, {threads} thread(s) of {device}".format(**record["about"])
+    output.show_text(shown + (", compiled" if record["about"]["compile"] else ""))
     if out is not None:
         output.show_text(f"Written to {out}: {RESULTS}")

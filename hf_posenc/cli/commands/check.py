@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 COLUMNS = ("check", "passes", "deviation", "tolerance", "worst at")
 
 
-CheckNames = Annotated[
-    list[str] | None,
-    cli.of_measurement(
-        "--checks",
-        "-c",
-        metavar="CHECKS",
-        help="Names of checks in the table, separated by commas; may be repeated; default: all.",
-    ),
-]
-
-
 def check(
     context: Context,
     model: cli.Model,
@@ -37,7 +26,15 @@ def check(
     target_length: cli.TargetLength = None,
     trained_length: cli.TrainedLength = None,
     option: cli.SchemeOptions = None,
-    checks: CheckNames = None,
+    checks: Annotated[
+        list[str] | None,
+        cli.of_measurement(
+            "--checks",
+            "-c",
+            metavar="CHECKS",
+            help="Names of checks in the table, separated by commas; may be repeated; default: all.",
+        ),
+    ] = None,
     base: cli.Base = None,
     as_json: cli.AsJson = False,
 ) -> None:

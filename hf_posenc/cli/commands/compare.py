@@ -33,14 +33,7 @@ QUICK: dict[str, Any] = {
 
 def compare(
     context: Context,
-    model: Annotated[
-        list[str],
-        cli.of_model(
-            "--model",
-            "-m",
-            help="Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama; may be repeated.",
-        ),
-    ],
+    model: Annotated[list[str], cli.of_model("--model", "-m", help=f"{cli.MODEL_HELP} May be repeated.")],
     schemes: Annotated[
         list[str],
         cli.of_model(
@@ -92,11 +85,7 @@ def compare(
     from hf_posenc.eval import compare as run
     from hf_posenc.eval.settings import CompareSettings
 
-    run_settings, other = measured_settings(
-        context, CompareSettings, tasks=cli.words_of(tasks), lengths=cli.words_of(lengths),
-        samples=samples, text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
-        fresh=fresh, trust_tasks=trust_tasks,
-    )  # fmt: skip
+    run_settings, other = measured_settings(context, CompareSettings)
     loading: dict[str, Any] = {"batch_size": other.get("batch_size", 1)}
     if device is not None:
         loading["device"] = device

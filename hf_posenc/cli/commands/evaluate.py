@@ -27,8 +27,8 @@ def evaluate(
     factor: cli.Factor = None,
     target_length: cli.TargetLength = None,
     option: cli.SchemeOptions = None,
-    length: Lengths = None,
-    task: Tasks = None,
+    lengths: Lengths = None,
+    tasks: Tasks = None,
     samples: Samples = None,
     text: Text = None,
     settings: Settings = None,
@@ -50,10 +50,7 @@ def evaluate(
     from hf_posenc.eval.settings import EvaluateSettings
 
     patch: dict[str, Any] = {"factor": factor, "target_length": target_length, **cli.scheme_options(scheme, option)}
-    run_settings, other = measured_settings(
-        context, EvaluateSettings, tasks=cli.words_of(task), lengths=cli.words_of(length),
-        samples=samples, text=text, trust_tasks=trust_tasks,
-    )  # fmt: skip
+    run_settings, other = measured_settings(context, EvaluateSettings)
     loading: dict[str, Any] = {"device": device, "batch_size": other.get("batch_size", 1)}
     options = {name: value for name, value in (patch | loading).items() if value is not None}
     named = cli.model_named(model, other.get("base"))

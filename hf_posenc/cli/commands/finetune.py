@@ -161,7 +161,7 @@ def finetune(
             )
             more = [] if trained_length is None else [f"trained_length={trained_length}"]
             context.params |= {"scheme": scheme, "option": [*(option or ()), *more]}
-            show_emitted(emitted, cli.words_that_set(context, ("scheme", "factor", "target_length", "option")))
+            show_emitted(emitted, out, cli.words_that_set(context, ("scheme", "factor", "target_length", "option")))
             return
 
         def report(share: float, loss: float) -> None:

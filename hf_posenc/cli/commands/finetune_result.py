@@ -85,16 +85,16 @@ def show_rate(tested: RangeTest, context: Context, as_json: bool) -> None:
     show_next([f"{command_line(context)} --learning-rate {tested.suggested:.1e}"])
 
 
-def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
+def show_emitted(run: Emitted, folder: Path, scheme: Sequence[str]) -> None:
     """Show where a run for another framework was written, and the next commands."""
     from hf_posenc.training.emit.run import OUTPUT
 
-    output.show_text(f"Written to {run.folder}; nothing is trained yet, and no text is held out.")
+    output.show_text(f"Written to {folder}; nothing is trained yet, and no text is held out.")
     if run.restored:
         output.show_text("The scheme is no RoPE type of transformers: install hf_posenc where you train.")
     unnamed = scheme if run.unnamed else []
-    measure = command("eval", run.folder / OUTPUT, *unnamed)
-    show_next([f"(cd {shlex.quote(str(run.folder))} && {run.command})", measure])
+    measure = command("eval", folder / OUTPUT, *unnamed)
+    show_next([f"(cd {shlex.quote(str(folder))} && {run.command})", measure])
 
 
 def show_next(commands: Sequence[str]) -> None:

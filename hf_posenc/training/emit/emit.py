@@ -51,13 +51,11 @@ class Emitted:
     """A run written for another framework.
 
     Attributes:
-        folder: folder of the run.
-        command: command that starts the run, in that folder.
+        command: command that starts the run, in its folder.
         restored: whether the framework's environment needs this package.
         unnamed: whether the trained adapter does not name the scheme, because its base is the unpatched model.
     """
 
-    folder: Path
     command: str
     restored: bool
     unnamed: bool
@@ -132,8 +130,7 @@ def emit_run(
         if restored:
             body = chosen.script.replace("FILE", repr(chosen.file))
             (folder / SCRIPT).write_text(SCRIPT_TEXT.format(title=chosen.title, body=body), encoding="utf-8")
-    command = chosen.start(restored=restored, cards=cards)
-    return Emitted(Path(out), command, restored, unnamed=bool(config and run.modules))
+    return Emitted(chosen.start(restored=restored, cards=cards), restored, unnamed=bool(config and run.modules))
 
 
 def check_settings(framework: Framework, model: PreTrainedModel, training: Training) -> None:
