@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 TRAINING = "Training"
 of_training = partial(Option, rich_help_panel=TRAINING)
-OPTIONS = ("method", "steps", "learning_rate")
-"""Settings of a run that have their own option."""
 STREAMING, TRAINED_LENGTH, CARDS = "streaming", "trained_length", "cards"
 Texts: TypeAlias = "TextSource | list[str]"
 FOUR_BIT = "4bit"
@@ -135,8 +133,9 @@ def finetune(
         cli.check_unread(context, unread, "has no effect on a run that --emit writes. Leave one of the two out.")
     again = "" if resume else "--resume"
     with resume_hint(context, again), output.progress() as show_progress:
-        overrides = settings_of(context, (*Training.__dataclass_fields__, TEXT_FIELD, STREAMING, TRAINED_LENGTH, CARDS))
-        overrides |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
+        known = Training.__dataclass_fields__
+        overrides = settings_of(context, (*known, TEXT_FIELD, STREAMING, TRAINED_LENGTH, CARDS))
+        overrides |= {name: value for name, value in context.params.items() if name in known and value is not None}
         trained_length = overrides.pop(TRAINED_LENGTH, None)
         streaming = overrides.pop(STREAMING, False)
         cards = cards_of(overrides.pop(CARDS, 1), emit)
