@@ -62,11 +62,11 @@ class HeldOut:
         check_fields(self, CheckpointMismatch)
 
     @classmethod
-    def of(cls, source: Any, windows: Mapping[str, Any] | None) -> HeldOut | None:
-        """Build the record of windows cut from the end of ``source``; None if the windows are rows of token ids."""
-        datasets = list((windows or {}).values())
-        if not datasets or not all(isinstance(dataset, HeldOutWindows) for dataset in datasets):
+    def of(cls, source: Any, windows: Mapping[str, HeldOutWindows] | None) -> HeldOut | None:
+        """Build the record of windows cut from the end of ``source``; None without windows."""
+        if windows is None:
             return None
+        datasets = list(windows.values())
         texts = source if isinstance(source, TextSource) else TextSource(())
         have_names = all(isinstance(part, (Path, HubDataset)) for part in texts.parts)
         names = [str(part.expanduser().resolve() if isinstance(part, Path) else part) for part in texts.parts]

@@ -20,6 +20,7 @@ from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.weights import check_vocabulary
 from hf_posenc.texts import TextSource
+from hf_posenc.texts.document import TEXT, is_dataset
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import Corpus, OnRead, tokenise
 from hf_posenc.training.dataset import PackedRows, check_row, held_out_windows, tokens_of_windows
@@ -64,12 +65,10 @@ def training_rows(
         raise TrainingImpossible(
             "transformers does not separate packed documents in an encoder. Choose packing='joined'."
         )
-    if isinstance(texts, Dataset):
+    if not isinstance(texts, TextSource):
         if hasattr(texts, "__len__") and len(texts):
             check_row(texts[0])
         return texts, None
-    if (rows := token_rows(texts)) is not None:
-        return rows, None
     base = base_model_of(model)[0]
     shared = len(texts.named() & held_out.named()) if isinstance(held_out, TextSource) else 0
     if shared:
@@ -112,14 +111,14 @@ def count_of(rows: Any) -> int | None:
     return len(rows) if hasattr(rows, "__len__") else None
 
 
-def token_rows(source: TextSource) -> Any:
-    """Return the dataset, as tensors, of a source with records of token ids; None for a source of texts."""
-    part = source.parts[0] if len(source.parts) == 1 else None
-    columns = getattr(part, "column_names", None)
-    has_tokens = isinstance(columns, list) and "input_ids" in columns and source.field not in columns
-    if part is None or not has_tokens or source.streams:
+def own_rows(texts: Any) -> Any:
+    """Return the caller's rows of token ids: a dataset of torch, or one of `datasets` as tensors; None for texts."""
+    if not is_dataset(texts):
+        return texts if isinstance(texts, Dataset) else None
+    columns = texts.column_names if is_dataset(texts, ("Dataset",)) else ()
+    if "input_ids" not in columns or TEXT in columns:
         return None
-    return part.select_columns([name for name in ROW_COLUMNS if name in columns]).with_format("torch")
+    return texts.select_columns([name for name in ROW_COLUMNS if name in columns]).with_format("torch")
 
 
 def held_out_rows(

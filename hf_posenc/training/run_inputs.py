@@ -6,20 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import Dataset
-
 from hf_posenc.core.files.paths import nearest_existing
 from hf_posenc.errors import TrainingImpossible, WrongKind, shown
 from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.weights import check_loaded
 from hf_posenc.texts import TextSource
-from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.held_out import HeldOut
 from hf_posenc.training.methods import LearningRate, check_method, learning_rate_for
-from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
+from hf_posenc.training.rows import HeldOutSplit, held_out_rows, own_rows, training_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -67,11 +64,12 @@ def read_inputs(
     check_model(model)
     if not isinstance(training, Training):
         raise WrongKind(f"Settings are needed, got {shown(training)}. Pass Training(length=..., steps=...).")
-    source = texts if is_rows(texts) else TextSource.of_texts("texts", texts)
-    has_no_texts = held_out is None or isinstance(held_out, HeldOutSplit) or is_rows(held_out)
-    measured_on = held_out if has_no_texts else TextSource.of_texts("held_out", held_out)
+    given = own_rows(texts)
+    source = TextSource.of_texts("texts", texts) if given is None else given
+    is_split = held_out is None or isinstance(held_out, HeldOutSplit)
+    measured_on = held_out if is_split else TextSource.of_texts("held_out", held_out)
     causal = is_causal(model)
-    if measured_on is not None or not isinstance(source, Dataset):  # rows of token ids need none
+    if measured_on is not None or isinstance(source, TextSource):  # rows of token ids need none
         check_tokenizer(tokenizer, causal=causal)
     check_method(training.method, model)
     rate = learning_rate_for(training.method, model.num_parameters())
@@ -85,11 +83,6 @@ def read_inputs(
     chosen = replace(training, learning_rate=rate.value)
     measured = HeldOut.of(measured_on if end is None else source, windows)
     return RunInputs(chosen, rate, causal, rows, windows, 0 if end is None else len(end.tokens), measured)
-
-
-def is_rows(texts: Any) -> bool:
-    """Whether texts are rows of token ids: a dataset of torch, not of the library `datasets`."""
-    return isinstance(texts, Dataset) and not is_dataset(texts)
 
 
 def check_model(model: Any) -> None:
