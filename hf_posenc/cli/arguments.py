@@ -126,9 +126,10 @@ def is_given(context: Context, name: str) -> bool:
 
 
 def check_unread(context: Context, names: Collection[str], why: str) -> None:
-    """Refuse options on the command line that have no effect beside others; ``why`` ends the message."""
+    """Refuse options, also of ``--config``, that have no effect beside others; ``why`` ends the message."""
+    in_file = context.default_map or {}
     for parameter in context.command.params:
-        if parameter.name in names and is_given(context, str(parameter.name)):
+        if parameter.name in names and (is_given(context, str(parameter.name)) or in_file.get(parameter.name)):
             raise BadArgument(f"{parameter.opts[0]} {why}")
 
 
