@@ -57,7 +57,7 @@ def follower_class(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
 
 def _empty(cls: type[CacheLayerMixin]) -> CacheLayerMixin:
     """Empty layer, which `copy` and `pickle` fill."""
-    return object.__new__(follower_class(cls))
+    return object.__new__(follower_class(cls))  # type: ignore[arg-type]  # classes are hashable
 
 
 def follow_rows(cache: Cache, follower: Any) -> None:
@@ -66,5 +66,5 @@ def follow_rows(cache: Cache, follower: Any) -> None:
         cache.layers.append(cache.layer_class_to_replicate())  # as its first update would
     layer = cache.layers[0]
     if layer not in FOLLOWERS:
-        layer.__class__ = follower_class(type(layer))
+        layer.__class__ = follower_class(type(layer))  # type: ignore[arg-type]
         FOLLOWERS[layer] = follower
