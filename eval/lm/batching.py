@@ -12,10 +12,10 @@ because the model would otherwise have to continue a text that has ended.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import fixed_seed
+from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval.lm.log_probs import Head, suffix_states
 from hf_posenc.eval.lm.measurable import check_row
 from hf_posenc.eval.lm.prefixes import forget_longest, frame_of, prefix_consistent, randomises
@@ -41,8 +42,8 @@ class Batched(HFLM):
     """Compute the model's final states for batches of sequences; count requests and limit batch sizes."""
 
     on_request: OpenProgressCallback | None
+    on_overflow: str
     batch_size_per_gpu: int | str
-    kind, expected, finished = "Scoring", 0, 0
 
     @cached_property
     def closing(self) -> list[int]:
@@ -66,7 +67,11 @@ class Batched(HFLM):
 
     def check_length(self, tokens: int, kind: str) -> None:
         """Refuse a request that would have to be truncated."""
-        raise NotImplementedError
+        if tokens > self.max_length and self.on_overflow == "error":
+            raise RequestTooLong(
+                f"A {kind} request of {tokens} tokens exceeds max_length {self.max_length}. "
+                "Ask for a longer max_length, patch with a larger target_length, or pass on_overflow=truncate."
+            )
 
     @property
     def prefixes(self) -> bool:
@@ -80,8 +85,7 @@ class Batched(HFLM):
 
     def states(self, keep: dict[Row, int]) -> Generator[tuple[Row, Tensor, Head], None, None]:
         """Yield each sequence with the final states of its last ``keep[sequence]`` positions, longest first."""
-        split = similar_lengths if self.pads else equal_lengths
-        for batch in split(keep, self.rows_at_once):
+        for batch in similar_lengths(keep, self.rows_at_once, LEAST_FILLED if self.pads else 1.0):
             for row in batch:
                 check_row(self, row)
             forget_longest(self.model)
@@ -121,40 +125,31 @@ class Batched(HFLM):
         dtype = self.mixed_precision_dtype
         return torch.autocast(device_type=self.device.type, dtype=dtype, enabled=dtype is not None)
 
-    def expect(self, total: int, what: str) -> None:
-        """Begin to count ``total`` requests of one kind."""
-        self.kind, self.expected, self.finished = what, total, 0
+    @contextmanager
+    def progress(self, total: int, what: str, disable: bool) -> Iterator[Callable[[], None]]:
+        """Yield a function that reports one more finished request to ``on_request``, or to the first process's bar."""
+        numbers = count(1)
+        with tqdm(total=total, desc=what, disable=disable or self.rank != 0 or self.on_request is not None) as bar:
 
-    def bar(self, total: int, what: str, disable: bool) -> tqdm:
-        """Progress bar of the first process; disabled where ``on_request`` reports progress."""
-        self.expect(total, what)
-        return tqdm(total=total, desc=what, disable=disable or self.rank != 0 or self.on_request is not None)
+            def finished() -> None:
+                bar.update()
+                if self.on_request is not None:
+                    number = next(numbers)
+                    self.on_request(number / total, f"{what}, request {number:,} of {total:,}")
 
-    def ticked(self, bar: tqdm | None = None) -> None:
-        """Report one more finished request to the progress bars."""
-        if bar is not None:
-            bar.update()
-        if self.on_request is not None:
-            self.finished += 1
-            share = min(1.0, self.finished / self.expected) if self.expected else None
-            self.on_request(share, f"{self.kind}, request {self.finished:,} of {self.expected:,}")
+            yield finished
 
 
-def equal_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[list[Row]]:
-    """Yield batches of sequences of equal length, longest first, so that memory runs out early or never."""
-    by_length: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_length[len(row)].append(row)
-    for length in sorted(by_length, reverse=True):
-        same, step = by_length[length], size(length)
-        yield from (same[i : i + step] for i in range(0, len(same), step))
+def similar_lengths(
+    rows: dict[Row, Any], size: Callable[[int], int], filled: float = LEAST_FILLED
+) -> Iterator[list[Row]]:
+    """Yield batches of sequences at least ``filled`` times as long as the longest of the batch.
 
-
-def similar_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[list[Row]]:
-    """Yield batches of sequences at least `LEAST_FILLED` times as long as the longest of the batch, longest first."""
+    The longest sequences come first, so that memory runs out early or never.
+    """
     batch: list[Row] = []
     for row in sorted(rows, key=len, reverse=True):
-        if batch and (len(batch) == size(len(batch[0])) or len(row) < LEAST_FILLED * len(batch[0])):
+        if batch and (len(batch) == size(len(batch[0])) or len(row) < filled * len(batch[0])):
             yield batch
             batch = []
         batch.append(row)

@@ -21,7 +21,7 @@ from hf_posenc.checkpoints.load import from_pretrained, option_names
 from hf_posenc.core import plugins
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.core.progress import OpenProgressCallback
-from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
+from hf_posenc.errors import NotPatched, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
 from hf_posenc.eval.lm.log_probs import unwrapped
@@ -34,11 +34,9 @@ from hf_posenc.eval.lm.measurable import (
     refuse_unused,
     without_tying,
 )
-from hf_posenc.eval.lm.scorer import Scored, Scorer, TokenRequest
+from hf_posenc.eval.lm.scorer import Scorer
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe
-
-__all__ = ["PosEncLM", "Scored", "TokenRequest"]
 
 ON_OVERFLOW = ("error", "truncate")
 LONG_TEXT = "sequence-length-is-longer-than-the-specified-maximum"  # transformers' key of a warning it issues once
@@ -102,8 +100,9 @@ class PosEncLM(Scorer):
         with without_tying(self, pretrained):
             super().__init__(pretrained, softmax_dtype=softmax_dtype, **options)
         self.tokenizer.deprecation_warnings[LONG_TEXT] = True  # long texts are cut into windows after this
-        if together is not None:
-            launch.share(self, together)
+        if together is not None:  # lm-eval distributes the documents by rank
+            self.accelerator = together
+            self._rank, self._world_size = together.process_index, together.num_processes
 
     def _get_config(self, pretrained: str, **loading: Any) -> None:
         """Read the configuration without the guard that keeps transformers from loading a patched checkpoint."""
@@ -169,14 +168,6 @@ class PosEncLM(Scorer):
                 "This tokenizer has neither a begin nor an end token. Pass prefix_token_id=, the token before a text."
             )
         return token_id
-
-    def check_length(self, tokens: int, kind: str) -> None:
-        """Refuse a request that would have to be truncated."""
-        if tokens > self.max_length and self.on_overflow == "error":
-            raise RequestTooLong(
-                f"A {kind} request of {tokens} tokens exceeds max_length {self.max_length}. "
-                "Ask for a longer max_length, patch with a larger target_length, or pass on_overflow=truncate."
-            )
 
     def set_cache_hook(self, cache_hook: Any) -> None:
         """Refuse a response cache: its key is the text of a request alone, so it would answer for another scheme."""

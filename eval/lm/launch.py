@@ -20,17 +20,12 @@ SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"
 """Environment variables in which torchrun, Intel MPI, Open MPI and MVAPICH store the number of processes."""
 
 
-def processes() -> int:
-    """Number of processes launched together."""
-    return max(int(os.environ.get(name) or 1) for name in SIZES)
-
-
 def accelerator() -> Any:
     """`Accelerator` of a launch of several processes; None for a single process.
 
     Without a GPU, accelerate needs ``cpu=True``; otherwise each process believes that it is the only one.
     """
-    if processes() < 2:
+    if all(int(os.environ.get(name) or 1) < 2 for name in SIZES):
         return None
     from accelerate import Accelerator
 
@@ -45,12 +40,6 @@ def leave() -> None:
     """Destroy the process group before Python exits; otherwise its threads would abort the process."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-def share(lm: Any, launched: Any) -> None:
-    """Set rank and world size of ``lm``, which lm-eval uses to distribute documents."""
-    lm.accelerator = launched
-    lm._rank, lm._world_size = launched.process_index, launched.num_processes
 
 
 def from_first(lm: Any, value: Any) -> Any:

@@ -38,16 +38,11 @@ def suffix_states(model: nn.Module, input_ids: Tensor, keep: int) -> tuple[Tenso
     head = None
     if len(input_ids) * keep * vocabulary(model) > logits_at_once(input_ids.device):
         head = plain_head(model, input_ids[:1, :8])
-    if head is None:
-        return suffix_logits(model, input_ids, keep), nn.Identity()
-    return unwrapped(model).base_model(input_ids=input_ids).last_hidden_state[:, -keep:], head
-
-
-def suffix_logits(model: nn.Module, input_ids: Tensor, keep: int) -> Tensor:
-    """Logits of the last ``keep`` positions of ``input_ids [batch, token]``: ``[batch, keep, vocabulary]``."""
+    if head is not None:
+        return unwrapped(model).base_model(input_ids=input_ids).last_hidden_state[:, -keep:], head
     if "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters:
-        return model(input_ids=input_ids, logits_to_keep=keep).logits
-    return chosen_logits(model, input_ids, torch.arange(-keep, 0))
+        return model(input_ids=input_ids, logits_to_keep=keep).logits, nn.Identity()
+    return chosen_logits(model, input_ids, torch.arange(-keep, 0)), nn.Identity()
 
 
 def chosen_logits(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:

@@ -16,9 +16,10 @@ from lm_eval.api.instance import Instance
 
 from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval.errors import NotMeasurable
-from hf_posenc.eval.lm.causal_lm import PosEncLM, Scored
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.log_probs import chosen_logits, token_scores
 from hf_posenc.eval.lm.measurable import check_row
+from hf_posenc.eval.lm.scorer import Scored
 
 
 class PosEncMLM(PosEncLM):
@@ -33,8 +34,11 @@ class PosEncMLM(PosEncLM):
     def each(self, requests: list[Instance], answer: Callable[..., Any]) -> list[Any]:
         """Answer each request once; lm-eval repeats some requests so that all processes have equally many."""
         unique = {id(request): request.args for request in requests}
-        self.expect(len(unique), "Scoring")
-        answers = {key: answer(*args) for key, args in unique.items()}
+        answers = {}
+        with self.progress(len(unique), "Scoring", disable=True) as finished:
+            for key, args in unique.items():
+                answers[key] = answer(*args)
+                finished()
         return [answers[id(request)] for request in requests]
 
     def masked_answer(self, context: str, target: str) -> Scored:
@@ -61,7 +65,6 @@ class PosEncMLM(PosEncLM):
         masked[0, chosen] = self.tokenizer.mask_token_id
         with self.precision(), self.seeded([tuple(ids)]):
             scores, greedy = token_scores(chosen_logits(self.model, masked, chosen)[0], row[0, chosen])
-        self.ticked()
         return scores.tolist(), greedy.tolist()
 
     def check_length(self, tokens: int, kind: str) -> None:

@@ -147,9 +147,6 @@ def refuse_unused(model: Any, options: dict[str, Any]) -> None:
         )
 
 
-TOKENIZER_OPTIONS = ("add_bos_token",)  # options that `HFLM` passes to a tokenizer that it loads itself
-
-
 def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Complete the options of a named model: ``pretrained``, ``peft``, and defaults of ``tokenizer`` and ``dtype``."""
     hub = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
@@ -159,8 +156,9 @@ def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
     if parsed.adapter is not None and parsed.adapter_hub.keys() & set(OF_ONE_NAME):
         arguments["peft"] = str(local_folder(parsed.adapter, parsed.adapter_hub))
     if arguments.get("tokenizer") is None and patched_checkpoint(parsed.tokenizer) is not None:
-        tokenizer_options = {key: options[key] for key in TOKENIZER_OPTIONS if options.get(key) is not None}
-        arguments["tokenizer"] = load_tokenizer(parsed.tokenizer, **tokenizer_options)
+        begin = options.get("add_bos_token")  # the option that `HFLM` passes to a tokenizer that it loads itself
+        begins = {} if begin is None else {"add_bos_token": begin}
+        arguments["tokenizer"] = load_tokenizer(parsed.tokenizer, **begins)
     elif arguments.get("tokenizer") is None and parsed.adapter is not None:
         arguments["tokenizer"] = parsed.tokenizer
     if arguments.get("dtype") is None:

@@ -27,7 +27,9 @@ def prefix_consistent(model: Any) -> bool:
     if is_patched(inner):
         schemes = {id(m.scheme): m.scheme for m in inner.modules() if OWNER in m.__dict__}
         return not any(scheme.needs_whole_text or scheme.randomises for scheme in schemes.values())
-    return not rope_types(inner.config) & LENGTH_DEPENDENT
+    rope = getattr(inner.config, "rope_parameters", None) or getattr(inner.config, "rope_scaling", None)
+    kinds = {part.get("rope_type", part.get("type")) for part in by_layer_type(rope).values()}
+    return not kinds & LENGTH_DEPENDENT
 
 
 def randomises(model: Any) -> bool:
@@ -49,12 +51,6 @@ def is_decoder(model: Any) -> bool:
         return is_causal(model)
     except (NotPatched, UnsupportedModel):
         return not type(model).__name__.endswith("ForMaskedLM")
-
-
-def rope_types(config: Any) -> set[str]:
-    """All RoPE types of a configuration; types of layers may have different ones."""
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    return {str(part.get("rope_type", part.get("type", ""))) for part in by_layer_type(rope).values()}
 
 
 def frame_of(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -67,14 +67,15 @@ class Scorer(Batched):
                 by_text[text].append((key, count))
         left = {key: len(suffixes) for key, suffixes in requests.items()}
         counts = {text: max(count for _, count in users) for text, users in by_text.items()}
-        with self.bar(len(requests), "Scoring", disable_tqdm) as bar, closing(self.scored(counts)) as scored:
+        progress = self.progress(len(requests), "Scoring", disable_tqdm)
+        with progress as finished, closing(self.scored(counts)) as scored:
             for text, scores, greedy in scored:
                 for key, count in by_text[text]:
                     own = slice(len(scores) - count, None)
                     yield key, scores[own], greedy[own]
                     left[key] -= 1
                     if not left[key]:
-                        self.ticked(bar)
+                        finished()
 
     def _loglikelihood_tokens(
         self, requests: list[TokenRequest], disable_tqdm: bool = False, override_bs: int | None = None
@@ -140,7 +141,7 @@ class Scorer(Batched):
             longest = max(longest, tokens)
             by_length[0 if mixed else tokens, new][id(request)] = request
         answers: dict[int, str] = {}
-        with self.bar(sum(map(len, by_length.values())), "Generating", disable_tqdm) as bar:
+        with self.progress(sum(map(len, by_length.values())), "Generating", disable_tqdm) as finished:
             for tokens, new in sorted(by_length, reverse=True):
                 unique, size = by_length[tokens, new], self.rows_at_once((longest if mixed else tokens) + new)
                 forget_longest(self.model)
@@ -148,7 +149,7 @@ class Scorer(Batched):
                     continuations = super().generate_until(list(unique.values()), disable_tqdm=True)
                 answers |= dict(zip(unique, continuations, strict=True))
                 for _ in unique:
-                    self.ticked(bar)
+                    finished()
         return [answers[id(request)] for request in requests]
 
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
