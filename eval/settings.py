@@ -14,8 +14,6 @@ from hf_posenc.schemes.entry import json_or_text
 
 FILES = ("data",)
 """Task options that name one or several files; the key of a cell contains the content of these files."""
-METADATA = frozenset({"tokenizer"})
-"""Entries of a task's metadata that users pass as arguments, not as options."""
 LM_EVAL_OPTIONS = frozenset({
     "num_fewshot", "apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs"
 })  # fmt: skip
@@ -68,7 +66,7 @@ class Measurement(Sampled):
         """Refuse task options that are settings of their own, or options of lm-eval's command."""
         for name in self.options.keys() & LM_EVAL_OPTIONS:
             raise UnknownOption(f"{name} is an option of lm-eval's own command. Run python -m hf_posenc.eval with it.")
-        for name in self.options.keys() & (type(self).model_fields.keys() | METADATA):
+        for name in self.options.keys() & (type(self).model_fields.keys() | {"tokenizer"}):
             raise BadComparison(f"{name} is not an option of a task. Pass it as a separate argument.")
         return self
 

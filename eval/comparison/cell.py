@@ -44,11 +44,6 @@ class Cell:
         """The longest of the lengths, tokens."""
         return self.lengths[-1]
 
-    @property
-    def name(self) -> str:
-        """Name in progress output."""
-        return f"{self.entry.label} · {self.task} · {self.length}"
-
 
 @dataclass(frozen=True)
 class Measuring:

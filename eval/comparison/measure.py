@@ -36,7 +36,8 @@ def measure_cells(measuring: Measuring, cells: Sequence[Cell], progress: Progres
     todo = {cell.key: cell for cell in cells if cell.key not in records}  # two labels may name the same settings
     total, done = sum(cell.length for cell in todo.values()), 0  # progress is in tokens of context
     for number, cell in enumerate(todo.values()):
-        step = f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})"
+        name = f"{cell.entry.label} · {cell.task} · {cell.length}"
+        step = f"{name} ({len(cells) - len(todo) + number + 1} of {len(cells)})"
         cell_progress = part_of(progress, done / total, cell.length / total)
         cell_progress(0.0, step)
         records[cell.key] = measure_cell(measuring, cell, cell_progress, step)

@@ -8,7 +8,7 @@ from typing import Any
 from hf_posenc.eval.catalogue import JOINT, SETTINGS, read_by
 from hf_posenc.eval.report.phrases import metric_name
 from hf_posenc.eval.results.comparison import SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.paired import Difference, Verdict
+from hf_posenc.eval.results.paired import Verdict
 from hf_posenc.eval.results.store import Record
 
 FLOOR = 0.05
@@ -32,8 +32,11 @@ def remarks(comparison: Comparison) -> list[str]:
 def not_measured(comparison: Comparison) -> Iterator[str]:
     """Say which schemes were refused or failed, where and why; schemes with equal place and reason share a sentence."""
     for state in ("refused", "failed"):
+        groups: dict[tuple[str, str], list[Record]] = {}
+        for record in comparison.with_state(state):
+            groups.setdefault((record.scheme, record.reason), []).append(record)
         sharing: dict[tuple[str, str], list[str]] = {}
-        for (label, reason), records in comparison.reasons(state).items():
+        for (label, reason), records in groups.items():
             everywhere = len(records) == sum(r.scheme == label for r in comparison.records)
             sharing.setdefault(("" if everywhere else f" at {places(records)}", reason), []).append(label)
         for (where, reason), labels in sharing.items():
@@ -231,15 +234,9 @@ def verdict_from(comparison: Comparison, baseline: str, labels: Sequence[str]) -
     parts = []
     for task in comparison.tasks():
         metric = next(iter(comparison.metrics(task)), None)
-        if of_task := [one for one in differences if (one.task, one.metric) == (task, metric)]:
-            parts.append(f"{task} ({metric_name(of_task[0].metric)}): {significant_lines(of_task)}")
+        of_task = [one for one in differences if (one.task, one.metric) == (task, metric)]
+        lines = {kind: ", ".join(one.scheme for one in of_task if one.verdict == kind) for kind in SURE}
+        sure = " and ".join(f"{names} significantly {kind}" for kind, names in lines.items() if names)
+        if metric is not None and of_task:
+            parts.append(f"{task} ({metric_name(metric)}): {sure or 'no difference is significant'}")
     return f"Against {baseline} at {length:,} tokens: {'; '.join(parts)}." if parts else ""
-
-
-def significant_lines(differences: Sequence[Difference]) -> str:
-    """List the lines that differ significantly, and how; all others are undecided."""
-    parts = []
-    for kind in SURE:
-        if labels := [one.scheme for one in differences if one.verdict == kind]:
-            parts.append(f"{', '.join(labels)} significantly {kind}")
-    return " and ".join(parts) or "no difference is significant"

@@ -76,13 +76,6 @@ class Comparison:
         """Return the finished records of an entry."""
         return [record for record in self.with_state("done") if record.scheme == label]
 
-    def reasons(self, state: str) -> dict[tuple[str, str], list[Record]]:
-        """Group the records in a state by entry and reason."""
-        groups: dict[tuple[str, str], list[Record]] = {}
-        for record in self.with_state(state):
-            groups.setdefault((record.scheme, record.reason), []).append(record)
-        return groups
-
     def tasks(self) -> list[str]:
         """Return the tasks that have rows, in order; a task group has several."""
         return list(dict.fromkeys(row.task for row in self.rows))

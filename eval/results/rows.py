@@ -60,7 +60,7 @@ def rows_of(
     results: Mapping[str, Any], *, scheme: str, model: str, documents: Sequence[DocumentScore] = ()
 ) -> list[Row]:
     """Convert lm-eval's ``results`` to rows, in its order, with standard errors over the clusters of ``documents``."""
-    errors = {
+    errors: dict[RowKey, tuple[float | None, int | None]] = {
         row: standard_error([score.value for score in scores], [score.cluster for score in scores])
         for row, scores in by_row(documents).items()
     }
@@ -68,36 +68,22 @@ def rows_of(
     for task, metrics in results["results"].items():
         count = results["n-samples"].get(task, {}).get("effective", 0)
         better = results.get("higher_is_better", {}).get(task) or {}
-        rows += task_rows(task, metrics, scheme, model, count, better)
-    return [with_error(row, errors) for row in rows]
-
-
-def task_rows(
-    task: str, metrics: Mapping[str, Any], scheme: str, model: str, n: int, better: Mapping[str, bool]
-) -> Iterator[Row]:
-    """Convert the metrics of one task; lm-eval names a metric ``name,filter`` and its error ``name_stderr,filter``."""
-    filters = {key.partition(",")[2] for key in metrics} - {""}
-    for key, value in metrics.items():
-        name, _, filter_name = key.partition(",")
-        if not filter_name or name.endswith("_stderr") or not isinstance(value, (int, float)):
-            continue
-        label = labelled(name, filter_name, len(filters))
-        metric, length, depth = parse_metric(label) or (label, None, None)
-        stderr = number(metrics.get(f"{name}_stderr,{filter_name}"))
-        if loss := loss_of(metric, length):  # d exp(x) = exp(x) dx
-            error = number(metrics.get(f"{loss}_L{length}_stderr,{filter_name}"))
-            stderr = error and value * error
-        yield Row(model, scheme, task, length, depth, metric, float(value), stderr, n, None, better.get(name))
-
-
-def with_error(row: Row, errors: Mapping[RowKey, tuple[float | None, int]]) -> Row:
-    """Replace the standard error of a row by that over clusters, if the scores of its documents are known."""
-    loss = loss_of(row.metric, row.length)
-    key = (row.task, row.length, row.depth, loss or row.metric)
-    if key not in errors:
-        return row
-    stderr, clusters = errors[key]
-    return replace(row, stderr=stderr and row.value * stderr if loss else stderr, clusters=clusters)
+        filters = {key.partition(",")[2] for key in metrics} - {""}
+        for key, value in metrics.items():  # "name,filter", or "name_stderr,filter" for its error
+            name, _, filter_name = key.partition(",")
+            if not filter_name or name.endswith("_stderr") or not isinstance(value, (int, float)):
+                continue
+            label = labelled(name, filter_name, len(filters))
+            metric, length, depth = parse_metric(label) or (label, None, None)
+            loss = loss_of(metric, length)
+            reported = number(metrics.get(f"{f'{loss}_L{length}' if loss else name}_stderr,{filter_name}"))
+            stderr, clusters = errors.get((task, length, depth, loss or metric), (reported, None))
+            if loss and stderr is not None:
+                stderr *= value  # d exp(x) = exp(x) dx
+            rows.append(
+                Row(model, scheme, task, length, depth, metric, float(value), stderr, count, clusters, better.get(name))
+            )
+    return rows
 
 
 def loss_of(metric: str, length: int | None) -> str:
