@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import MinLen
 from lm_eval.api.metrics import mean
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hf_posenc.errors import UnreadableDocuments, shown
 from hf_posenc.eval.errors import LengthTooShort
@@ -50,17 +50,13 @@ Text = Annotated[str, Field(pattern=r"\S")]
 Texts = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(distinct_texts)]
 
 
-class Record(BaseModel):
-    """Base of the records that are read from files; unknown fields are ignored."""
-
-    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
-
-
-class FileQuestion(Record):
+class FileQuestion(BaseModel):
     """A question with its accepted answers, the documents that it needs, and distractors (``beside``).
 
-    The first answer is the one that is scored by teacher forcing.
+    The first answer is the one that is scored by teacher forcing. Unknown fields are ignored.
     """
+
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
     question: Text
     answers: Texts = Field(validation_alias=AliasChoices("answers", "answer"))
@@ -68,21 +64,11 @@ class FileQuestion(Record):
     beside: tuple[str, ...] = ()
 
 
-class QuestionRecord(Record):
-    """The questions of a record of any of the three formats."""
-
-    asked: tuple[FileQuestion, ...]
-
-    @model_validator(mode="before")
-    @classmethod
-    def of_format(cls, record: Any) -> Any:
-        """Convert a record of any format to the fields of its questions."""
-        return {"asked": list(fields_of(record))} if isinstance(record, Mapping) else record
-
-
-def fields_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def fields_of(record: Any) -> Iterator[Any]:
     """Yield the fields of a record's questions; SQuAD's questions without an answer are left out."""
-    if isinstance(record.get("data"), list):
+    if not isinstance(record, Mapping):
+        yield record  # which is refused
+    elif isinstance(record.get("data"), list):
         for paragraph in (paragraph for article in record["data"] for paragraph in article["paragraphs"]):
             for asked in paragraph["qas"]:
                 if asked.get("answers") and not asked.get("is_impossible"):
@@ -114,9 +100,10 @@ def questions_of(sources: Sequence[str | Path]) -> Iterator[FileQuestion]:
                 )
             for place, record in FORMATS[kind_of(file)](file):
                 try:
-                    yield from QuestionRecord.model_validate(record).asked
-                except ValidationError as error:
-                    first = error.errors(include_url=False)[0]
+                    yield from [FileQuestion.model_validate(fields) for fields in fields_of(record)]
+                except ValueError as error:  # of pydantic, or of a column that is shorter than another
+                    own = {"loc": (), "msg": str(error)}
+                    first = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else own
                     field, rule = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
                     raise UnreadableDocuments(
                         f"{place} cannot be used, because of {field or 'its form'}: {rule}. Correct {shown(record)}."

@@ -12,7 +12,7 @@ from datasets import Dataset
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.tasks.question_files import QuestionRecord, questions_of, word_overlap
+from hf_posenc.eval.tasks.question_files import questions_of, word_overlap
 
 SQUAD = {
     "data": [
@@ -105,8 +105,11 @@ def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
     Dataset.from_list(PLAIN).to_parquet(str(tmp_path / "c.parquet"))
     written(tmp_path, "a.json", PLAIN)
     written(tmp_path, "b.jsonl", PLAIN)
-    assert list(questions_of([tmp_path])) == [QuestionRecord.model_validate(one).asked[0] for one in PLAIN] * 3
+    asked = list(questions_of([tmp_path]))
+    assert [(one.question, [*one.needed], [*one.answers]) for one in asked] == [
+        (one["question"], [one["context"]], one["answers"]) for one in PLAIN
+    ] * 3
     with pytest.raises(UnreadableDocuments):
         list(questions_of([tmp_path / "x.txt"]))
     columns = {"context": "c", "question": "q", "answers": {"text": ["a"], "answer_start": [1]}}
-    assert QuestionRecord.model_validate(columns).asked[0].answers == ("a",)
+    assert [one.answers for one in questions_of([written(tmp_path, "d.jsonl", [columns])])] == [("a",)]
