@@ -15,11 +15,13 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic_core import to_jsonable_python
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
@@ -35,6 +37,8 @@ TASK_FILES = (".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".tsv", ".txt",
 """Suffixes of the files in a task folder that numbers may depend on: tasks, their code and their data."""
 READ_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
 """Special tokens that a model may read together with a text."""
+to_json = partial(to_jsonable_python, fallback=str)
+"""Convert a setting to JSON values; values without a JSON form become text."""
 
 
 def identity_of(
@@ -91,15 +95,6 @@ def files_digest(path: Path, suffixes: tuple[str, ...] = (), without: Path | Non
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that compute the numbers."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-
-
-def to_json(value: Any) -> Any:
-    """Convert a setting to JSON values; values without a JSON form become text."""
-    if isinstance(value, Mapping):
-        return {str(key): to_json(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(inner) for inner in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 DIGITS = 4

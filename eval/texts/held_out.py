@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,14 +21,12 @@ from hf_posenc.texts import Document, TextSource
 SettingsT = TypeVar("SettingsT", bound=Measurement)
 
 
+@dataclass(eq=False)
 class HeldOutText(MeasuredText):
     """The held-out documents of a run, their tokens ``[token]``, and the settings of the run's windows."""
 
-    def __init__(
-        self, documents: tuple[Document, ...], label: str, digest: str, tokens: Tensor, windows: dict[str, Any]
-    ) -> None:
-        super().__init__(documents, label, digest)
-        self.tokens, self.windows = tokens, windows
+    tokens: Tensor
+    windows: dict[str, Any]
 
     @classmethod
     def of_run(cls, folder: Path) -> HeldOutText:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -29,6 +30,7 @@ TextToMeasure: TypeAlias = "TextNames | TextSource | MeasuredText | None"
 """Forms of a text that `measured_text` accepts: None means the default text."""
 
 
+@dataclass(eq=False)
 class MeasuredText:
     """Documents to measure on.
 
@@ -38,8 +40,9 @@ class MeasuredText:
         digest: equal for equal documents, whatever the names of their files.
     """
 
-    def __init__(self, documents: tuple[Document, ...], label: str | list[str] | None, digest: str) -> None:
-        self.documents, self.label, self.digest = documents, label, digest
+    documents: tuple[Document, ...]
+    label: str | list[str] | None
+    digest: str
 
 
 def measured_text(text: TextToMeasure, *, field: str = TEXT) -> MeasuredText:
@@ -61,13 +64,16 @@ def measured_text(text: TextToMeasure, *, field: str = TEXT) -> MeasuredText:
     if text is None:
         return default_text()
     source = text if isinstance(text, TextSource) else TextSource.of_names(text, field=field)
-    label = label_of(source)
+    known = (str, os.PathLike, HubDataset)
+    names = [str(part) if isinstance(part, known) else f"a {type(part).__name__}" for part in source.parts]
+    label = names[0] if len(names) == 1 else names
     documents, size = [], 0
     for document in source.documents():
         documents.append(document)
         size += len(document.content)
         check_size(str(label), size)  # the whole text is tokenised at once
-    check_words(documents, label)
+    if not any(document.content.strip() for document in documents):
+        raise TextTooShort(f"The text {shown(label)} has no words, among {size} characters. Give one with words.")
     digest = texts_digest(json.dumps(document.content, sort_keys=True).encode() for document in documents)
     return MeasuredText(tuple(documents), label, digest)
 
@@ -87,20 +93,6 @@ def default_text() -> MeasuredText:
     """The held-out modules of the standard library, cached."""
     text = "\n".join(module_text(name) for name in HELD_OUT)
     return MeasuredText((Document(DEFAULT, text),), None, DEFAULT)
-
-
-def label_of(source: TextSource) -> str | list[str]:
-    """The name of a text, or the names of several."""
-    known = (str, os.PathLike, HubDataset)
-    names = [str(part) if isinstance(part, known) else f"a {type(part).__name__}" for part in source.parts]
-    return names[0] if len(names) == 1 else names
-
-
-def check_words(documents: list[Document], label: str | list[str]) -> None:
-    """Refuse a text without words."""
-    if not any(document.content.strip() for document in documents):
-        size = sum(len(document.content) for document in documents)
-        raise TextTooShort(f"The text {shown(label)} has no words, among {size} characters. Give one with words.")
 
 
 HELD_OUT = ("argparse", "difflib", "statistics", "tarfile", "mailbox", "typing")
