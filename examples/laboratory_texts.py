@@ -12,21 +12,25 @@ from typing import Any
 
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.haystack import coined, listed, number, sentence
-from hf_posenc.eval.texts.needles import NEEDLE, ONE, QUERIES, VALUES, Niah
 from hf_posenc.eval.texts.ruler import (
     DOCUMENT,
     FREQUENT,
     GOODS,
     NAMES,
+    NEEDLE,
+    ONE,
     ONE_HOP,
     PERSON,
+    QUERIES,
     STATEMENT,
     TEXT_INTRO,
     TOWN,
     TRADES,
     TWO_HOPS,
+    VALUES,
     CommonWords,
     FrequentWords,
+    Niah,
     Questions,
     VariableTracking,
 )

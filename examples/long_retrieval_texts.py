@@ -26,7 +26,7 @@ from hf_posenc.eval.texts.haystack import (
     repeated,
     text_filler,
 )
-from hf_posenc.eval.texts.needles import Niah
+from hf_posenc.eval.texts.ruler import Niah
 
 TASKS = ("passkey", "needle", "novels")
 QUERIES = 4

@@ -1,4 +1,4 @@
-"""Base class of lm-eval tasks that retrieve fixed answers from prompts of a given length.
+"""Base class of lm-eval tasks that retrieve fixed answers from prompts of a given length, and the passkey task.
 
     scoring: forced       prompt + " a₁," → " a₂"      each answer after the right answers before it, one request each
     scoring: generate     prompt → text                RULER's string match
@@ -13,6 +13,7 @@ is the share of answers that occur in the text, and ``part`` is whether any answ
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +22,8 @@ from lm_eval.api.metrics import mean
 from hf_posenc.eval.errors import TokenizerTooPoor
 from hf_posenc.eval.tasks.base import Cell, Doc, LengthSweep, Metric, named_scores
 from hf_posenc.eval.tasks.sweep import TaskOptions
-from hf_posenc.eval.texts.haystack import Notes, most_units
+from hf_posenc.eval.texts.haystack import FILLER, Notes, from_random_start, most_units
+from hf_posenc.eval.texts.passkey import Passkey, draw_key
 
 Marks = dict[str, list[float]]
 
@@ -138,6 +140,24 @@ class RetrievalTask(LengthSweep):
             return {"match": hits, "part": hits}
         losses = [-score / tokens for (score, _), tokens in zip(results, doc["tokens"], strict=True)]
         return {"acc": [float(greedy) for _, greedy in results], "nll": losses}
+
+
+class PasskeyTask(RetrievalTask):
+    """posenc_passkey: one key, hidden in the user's text or else in the usual filler.
+
+    Mohtashami, Jaggi 2023, "Landmark Attention", arXiv:2305.16300, section 4.2.
+    """
+
+    def documents(self) -> list[Doc]:
+        """One key per document; the key is the name of the document."""
+        documents = [self.document(f"{self.sweep.seed}-{sample}") for sample in range(self.sweep.keys)]
+        return [doc | {"name": doc["target"]} for doc in documents]
+
+    def exercise(self, seed: str, depth: float) -> Passkey:
+        """The key of a sample, in filler."""
+        rng = random.Random(seed)
+        key = draw_key(rng)
+        return Passkey(key, depth, from_random_start(self.own_sentences, rng) if self.own_sentences else FILLER)
 
 
 def string_matches(text: str, answers: Sequence[str]) -> list[bool]:

@@ -14,8 +14,7 @@ from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.tasks.retrieval import RetrievalOptions, RetrievalTask
 from hf_posenc.eval.tasks.sweep import Few
 from hf_posenc.eval.texts.haystack import OWN_TEXT, Notes
-from hf_posenc.eval.texts.needles import Niah
-from hf_posenc.eval.texts.ruler import CommonWords, FrequentWords, Questions, VariableTracking
+from hf_posenc.eval.texts.ruler import CommonWords, FrequentWords, Niah, Questions, VariableTracking
 
 Several = Annotated[Few, Interval(ge=2)]
 

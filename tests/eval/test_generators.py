@@ -14,9 +14,8 @@ from hf_posenc.errors import BadComparison
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TokenizerTooPoor
 from hf_posenc.eval.texts.haystack import HAYSTACKS, MOST_WORDS, most_units, sentences_of
-from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
 from hf_posenc.eval.texts.passkey import passkey
-from hf_posenc.eval.texts.ruler import CommonWords, FrequentWords, Questions, VariableTracking
+from hf_posenc.eval.texts.ruler import CODE_KINDS, CommonWords, FrequentWords, Niah, Questions, VariableTracking
 
 from .prompt_solver import BINDING, BIRTH, CODE, solve
 

@@ -15,7 +15,7 @@ from hf_posenc import load_starter
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.haystack import most_units
 from hf_posenc.eval.texts.measured_text import HELD_OUT, module_text
-from hf_posenc.eval.texts.needles import Niah
+from hf_posenc.eval.texts.ruler import Niah
 from hf_posenc.starters.loading import NAMES, starter_path
 
 TRAINED = 256
