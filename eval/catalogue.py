@@ -45,11 +45,6 @@ def task_files() -> dict[str, dict[str, Any]]:
     return {file.stem: TaskLoader(file.read_text(encoding="utf-8")).get_single_data() for file in files}
 
 
-def own_tasks() -> list[str]:
-    """Names of our tasks."""
-    return list(task_files())
-
-
 def task_metadata(task: str) -> Mapping[str, Any]:
     """Metadata of one of our tasks: its ``title``, and the text and settings that it ``reads``; empty for others."""
     return task_files().get(task, {}).get("metadata", {})
@@ -88,24 +83,21 @@ def check_tasks(names: Sequence[str], include_path: str | Path | None, *, trust:
 
 def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
     """Refuse tasks that lm-eval does not have; its index takes seconds and is only built where it is needed."""
-    ours = ", ".join(own_tasks())
+    ours, in_folders = ", ".join(task_files()), names_in_folders(include_path)
     for name in names:
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
             raise BadComparison(f"There is no task {shown(name)}. All of ours: {ours}.")
-    others = sorted(set(names) - names_in_folders(include_path))
-    for name in others:
+        if name in in_folders:
+            continue
         if name.startswith("posenc_"):
-            raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {ours}.")
+            raise BadComparison(f"There is no task {name!r}.{nearest(name, task_files())} All of ours: {ours}.")
         if PATH.search(name):
             raise BadComparison(
                 f"There is no task {name!r}, which is a path. Name the task, and set include_path to its folder "
                 f"(--set include_path={Path(name).parent})."
             )
-    if all(map(task_folder, others)):
-        return
-    known = names_in_folders(include_path) | names_in_lm_eval()
-    for name in others:
-        if name not in known:
+        if task_folder(name) is None and name not in names_in_lm_eval():
+            known = in_folders | names_in_lm_eval()
             longer = sorted(task for task in known if task.endswith(f"_{name}"))[:3]
             hint = f" Did you mean {' or '.join(map(repr, longer))}?" if longer else nearest(name, known)
             raise BadComparison(
@@ -116,15 +108,14 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
 
 def check_settings_read(settings: Sequence[str], tasks: Sequence[str]) -> None:
     """Refuse settings, or a text, that none of the tasks reads; tasks that are not ours may read any."""
-    known = own_tasks()
-    if not tasks or not all(task in known for task in tasks):
+    if not tasks or not task_files().keys() >= set(tasks):
         return
     for name in settings:
         if not read_by(name, tasks):
             error = BadComparison if name == "text" else UnknownOption
             raise error(
                 f"None of the tasks {', '.join(tasks)} reads {name}. Leave {name} out, or add one of "
-                f"{', '.join(read_by(name, known))}."
+                f"{', '.join(read_by(name, list(task_files())))}."
             )
 
 
@@ -158,7 +149,7 @@ def task_folder(name: str) -> Path | None:
 def names_in_folders(include_path: str | Path | None) -> frozenset[str]:
     """Names of our tasks, and of the tasks, groups and tags in a user's folder."""
     if include_path is None:
-        return frozenset(own_tasks())
+        return frozenset(task_files())
     from lm_eval.tasks import TaskManager
 
     return frozenset(TaskManager(include_path=folders(include_path), include_defaults=False).all_tasks)

@@ -129,7 +129,11 @@ class Measuring:
             return self.own_digests
         classes, settings = [cls for cls, _ in plan(entry.scheme).parts], canonical(entry.settings())
         if settings not in self.digest_cache:
-            self.digest_cache[settings] = self.terms(entry)
+            try:
+                with fixed_seed(self.settings.seed):
+                    self.digest_cache[settings] = terms_digest(self.layer_schemes(entry))
+            except Exception as error:  # patching raises it again, and the cell is then refused or failed
+                self.digest_cache[settings] = f"{type(error).__name__}: {error}"
         return {"source": sources_of(classes), "terms": self.digest_cache[settings]}
 
     def needs_training(self, entry: Entry) -> bool:
@@ -158,14 +162,6 @@ class Measuring:
         return length > comparable or any(
             differs_from_host(scheme, positions, geometry.of_layer(layer)) for layer, scheme in enumerate(schemes)
         )
-
-    def terms(self, entry: Entry) -> str:
-        """Digest of the terms of an entry's schemes, or the error as text if they cannot be built."""
-        try:
-            with fixed_seed(self.settings.seed):
-                return terms_digest(self.layer_schemes(entry))
-        except Exception as error:  # patching raises it again, and the cell is then refused or failed
-            return f"{type(error).__name__}: {error}"
 
     def layer_schemes(self, entry: Entry) -> list[Scheme]:
         """Build the scheme of every layer without patching the model."""

@@ -45,7 +45,8 @@ def identity_of(
     text: str, include_path: str | Path | None, options: Mapping[str, Any], without: Path
 ) -> dict[str, Any]:
     """Digests that are part of every key; files in ``without``, the folder of the results, are left out."""
-    identity: dict[str, Any] = {"versions": versions(), "text": text}
+    versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+    identity: dict[str, Any] = {"versions": versions, "text": text}
     if include_path is not None:
         identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=without)
     if options:
@@ -90,11 +91,6 @@ def files_digest(path: Path, suffixes: tuple[str, ...] = (), without: Path | Non
         files = [file for file in files if without.resolve() not in file.resolve().parents]
     chosen = [file for file in files if not suffixes or file.suffix in suffixes]
     return digest_of("\n".join(f"{f.relative_to(path)} {digest_of(f.read_bytes())}" for f in chosen))
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that compute the numbers."""
-    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 DIGITS = 4

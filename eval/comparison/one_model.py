@@ -10,7 +10,7 @@ from typing import Any
 from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.errors import BadComparison, PosEncError, UnreadableDocuments, shown
-from hf_posenc.eval.catalogue import FILE_TASKS, own_tasks
+from hf_posenc.eval.catalogue import FILE_TASKS, task_files
 from hf_posenc.eval.comparison.cell import Cell, Measuring, carried_by
 from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
 from hf_posenc.eval.comparison.measure import measure_cells
@@ -126,7 +126,7 @@ def default_lengths(lm: Any, entries: Sequence[Entry], trained: int) -> list[int
 def check_read(measuring: Measuring) -> None:
     """Refuse options that no task reads before any cell is measured; tasks that are not ours may read any."""
     settings, tasks = measuring.settings, measuring.settings.tasks
-    if not (settings.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= set(own_tasks()):
+    if not (settings.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= task_files().keys():
         return
     metadata = settings.metadata(measuring.text, measuring.lm.tokenizer) | {"longest": measuring.longest}
     with suppress_output():

@@ -8,9 +8,9 @@ length share a batch, padded on the left, if `Batched.pads` says that this is ex
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -35,44 +35,34 @@ Suffix = tuple[Row, int]
 class Scorer(Batched):
     """Answers to the requests of a causal model: scores, and continuations of prompts."""
 
-    def scored(self, counts: Mapping[Row, int]) -> Generator[tuple[Row, Tensor, Tensor], None, None]:
-        """Yield each text with the log-probability of its last ``counts[text]`` tokens, and whether each is the argmax.
+    def answered(
+        self, requests: Mapping[int, Sequence[Suffix]], disable_tqdm: bool = False
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield a request's key, the log-probability of each token of one of its suffixes, and whether each is greedy.
 
         Texts with the same input share a forward pass. So do texts whose input begins another, where that is exact.
         """
         inputs: dict[Row, list[Row]] = defaultdict(list)
-        for text in counts:
+        counts: dict[Row, int] = defaultdict(int)
+        for text, count in chain.from_iterable(requests.values()):
             inputs[text[:-1]].append(text)  # the last token is never an input
+            counts[text] = max(counts[text], count)
         carrier = carriers(inputs, counts) if self.prefixes else {}
-        answered: dict[Row, list[Row]] = defaultdict(list)
+        users: dict[Row, list[tuple[int, Row, int]]] = defaultdict(list)
         keep: dict[Row, int] = defaultdict(int)
-        for row, texts in inputs.items():
-            longest = carrier.get(row, row)
-            answered[longest] += texts
-            keep[longest] = max(keep[longest], len(longest) - len(row) + max(counts[text] for text in texts))
-        with closing(self.states(keep)) as passes:
-            for row, states, head in passes:
-                for text in answered[row]:
-                    end, count = len(states) - len(row) + len(text) - 1, counts[text]
-                    targets = torch.tensor(text[len(text) - count :], device=states.device)
-                    yield text, *token_scores(states[end - count : end], targets, head)
-
-    def answered(
-        self, requests: Mapping[int, Sequence[Suffix]], disable_tqdm: bool = False
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield the request's key, the scores of one of its suffixes, and whether each token is the argmax."""
-        by_text: dict[Row, list[tuple[int, int]]] = defaultdict(list)
         for key, suffixes in requests.items():
             for text, count in suffixes:
-                by_text[text].append((key, count))
+                longest = carrier.get(text[:-1], text[:-1])
+                users[longest].append((key, text, count))
+                keep[longest] = max(keep[longest], len(longest) - len(text) + 1 + count)
         left = {key: len(suffixes) for key, suffixes in requests.items()}
-        counts = {text: max(count for _, count in users) for text, users in by_text.items()}
         progress = self.progress(len(requests), "Scoring", disable_tqdm)
-        with progress as finished, closing(self.scored(counts)) as scored:
-            for text, scores, greedy in scored:
-                for key, count in by_text[text]:
-                    own = slice(len(scores) - count, None)
-                    yield key, scores[own], greedy[own]
+        with progress as finished, closing(self.states(keep)) as passes:
+            for row, states, head in passes:
+                for key, text, count in users[row]:
+                    end = len(states) - len(row) + len(text) - 1
+                    targets = torch.tensor(text[len(text) - count :], device=states.device)
+                    yield key, *token_scores(states[end - count : end], targets, head)
                     left[key] -= 1
                     if not left[key]:
                         finished()

@@ -74,7 +74,7 @@ class CopyTask(StringTask):
         """A string for the longest length; shorter lengths use its end."""
         self.check_room_twice()
         string = self.string(tokens, rng)
-        rows = [copied(string, self.room(length)) for length in self.sweep.lengths]
+        rows = [2 * string[-(self.room(length) // 2) :] for length in self.sweep.lengths]
         return {"name": f"string {sample}", "rows": rows, "scored": self.sweep.scored, "target": ""}
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
@@ -161,12 +161,6 @@ def ordinary_tokens(tokenizer: Any, count: int) -> list[int]:
             "Raise alphabet, or use a tokenizer with a larger vocabulary."
         )
     return tokens
-
-
-def copied(string: Sequence[int], room: int) -> list[int]:
-    """The end of ``string`` twice, as much of it as ``room`` tokens can hold."""
-    half = room // 2
-    return [*string[-half:], *string[-half:]]
 
 
 def induced(filler: Sequence[int], pair: tuple[int, int], depth: float, room: int) -> list[int]:

@@ -50,7 +50,9 @@ class MaskedTask(LengthSweep):
         sizes = [length - 2 - len(front) for length in self.sweep.lengths]  # two positions are for special tokens
         rows = [[*front, *ids[end - size : end]] for size in sizes]
         framed = [[self.tokenizer.cls_token_id, *row, self.tokenizer.sep_token_id] for row in rows]
-        back = masked_choice(self.sweep.scored, random.Random(f"{self.sweep.seed}-{end}"))
+        count = max(1, round(MASKED_SHARE * self.sweep.scored))
+        drawn = random.Random(f"{self.sweep.seed}-{end}").sample(range(1, self.sweep.scored + 1), count)
+        back = sorted(drawn, reverse=True)  # distances from the end of the text, nearest last
         return {**source.named(end), "rows": framed, "back": back, "target": ""}
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
@@ -69,9 +71,3 @@ class MaskedRecallTask(MaskedTask):
     """The same masks as in `MaskedTask`, with a copy of the whole target at the front of the text."""
 
     copies = 1
-
-
-def masked_choice(scored: int, rng: random.Random) -> list[int]:
-    """Choose which of the last ``scored`` tokens to mask: distances from the end of the text, nearest last."""
-    count = max(1, round(MASKED_SHARE * scored))
-    return sorted(rng.sample(range(1, scored + 1), count), reverse=True)

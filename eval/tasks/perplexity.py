@@ -27,7 +27,6 @@ from hf_posenc.eval.texts.held_out import HeldOutText
 from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
 from hf_posenc.eval.texts.windows import check_room
 from hf_posenc.patching.weights import check_known
-from hf_posenc.texts import Document
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +106,12 @@ class DocsTask(TokenTask):
         for document in self.text.documents:
             if len(sources) == self.sweep.samples:
                 break
-            ids = self.tokens(document)
+            ids = self.tokenizer(document.content, add_special_tokens=False, verbose=False)["input_ids"]
+            check_known(self.tokenizer, ids)
             longest = max(longest, len(ids))
             seen += 1
             if len(ids) >= self.size():
-                sources.append(Tokenized("", ids, (), document.name))
+                sources.append(Tokenized("", tuple(ids), (), document.name))
             elif ids:
                 short += 1
             else:
@@ -141,12 +141,6 @@ class DocsTask(TokenTask):
                 place = name if self.options.from_start else f"{name}, token {end - self.size()}"
                 windows.append({"name": place, "cluster": name, "ids": ids, "target": ""})
         return windows
-
-    def tokens(self, document: Document) -> tuple[int, ...]:
-        """Tokens of a document."""
-        ids = self.tokenizer(document.content, add_special_tokens=False, verbose=False)["input_ids"]
-        check_known(self.tokenizer, ids)
-        return tuple(ids)
 
 
 class TokenLossTask(TokenTask):

@@ -77,10 +77,13 @@ class RetrievalTask(LengthSweep):
         self.check_readable(answers)
         room = 2 * self.count(" " + ", ".join(answers), add_special_tokens=False)  # a generated answer may be longer
         prompts = [self.fitted(exercises[depth], length, room) for length, depth in self.cells()]
+        tokens = [  # that each answer adds to a prompt and the answers before it
+            max(1, self.count(prompts[0] + before + answer) - self.count(prompts[0] + before))
+            for before, answer in continuations(answers)
+        ]
         return {
             "name": seed, "prompts": prompts, "answers": list(answers), "target": ", ".join(answers),
-            "tokens": self.answer_tokens(prompts[0], answers),
-            "pinned": [exercises[depth].pinned for _, depth in self.cells()], "written": room,
+            "tokens": tokens, "pinned": [exercises[depth].pinned for _, depth in self.cells()], "written": room,
         }  # fmt: skip
 
     def fitted(self, exercise: Notes, length: int, room: int) -> str:
@@ -94,13 +97,6 @@ class RetrievalTask(LengthSweep):
             return self.count(exercise.prompt(units) + endings[-1]) + extra
 
         return exercise.prompt(most_units(tokens, length, self.name))
-
-    def answer_tokens(self, prompt: str, answers: Sequence[str]) -> list[int]:
-        """Number of tokens that each answer adds to the prompt and the answers before it."""
-        return [
-            max(1, self.count(prompt + before + answer) - self.count(prompt + before))
-            for before, answer in continuations(answers)
-        ]
 
     def check_readable(self, answers: Sequence[str]) -> None:
         """Refuse a tokenizer that cannot represent the answers."""

@@ -63,11 +63,6 @@ def lengths_of(value: Any) -> list[Any]:
     return [tokens(item, "lengths") if isinstance(item, str) else item for item in listed(value)]
 
 
-def ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Each length once, shortest first."""
-    return tuple(sorted(set(lengths)))
-
-
 def longest_of(longest: int | None, lengths: Sequence[int]) -> int:
     """Tokens available before every target; by default the longest of the lengths."""
     if longest and longest < max(lengths):
@@ -80,7 +75,9 @@ def longest_of(longest: int | None, lengths: Sequence[int]) -> int:
 Count = Annotated[int, Interval(ge=1, le=MAX_LENGTH), BeforeValidator(number)]
 Few = Annotated[int, Interval(ge=1, le=1000), BeforeValidator(number)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32), BeforeValidator(number)]
-Lengths = Annotated[tuple[Count, ...], AfterValidator(ascending), BeforeValidator(lengths_of)]
+Lengths = Annotated[
+    tuple[Count, ...], AfterValidator(lambda lengths: tuple(sorted(set(lengths)))), BeforeValidator(lengths_of)
+]
 Share = Annotated[float, Interval(ge=0, le=1), BeforeValidator(number)]
 Depths = Annotated[tuple[Share, ...], MinLen(1), BeforeValidator(listed)]
 Paths = Annotated[tuple[Annotated[str, MinLen(1)], ...], BeforeValidator(paths)]
