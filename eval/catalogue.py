@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from hf_posenc.core.lazy import explained_imports
@@ -24,9 +25,6 @@ PATH = re.compile(r"[/\\]|\.(ya?ml|py)$", re.IGNORECASE)  # in no name of a task
 
 JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
-
-FILE_TASKS = ("posenc_qa_file",)
-"""Tasks that read their records from local files, named by the option ``data``."""
 
 SETTINGS = ("samples", "scored", "keys", "depths")
 """Settings of a sweep that not every task reads."""
@@ -43,6 +41,11 @@ def task_files() -> dict[str, dict[str, Any]]:
     TaskLoader.add_constructor("!function", lambda loader, node: node.value)
     files = sorted(TASKS.glob("*.yaml"))
     return {file.stem: TaskLoader(file.read_text(encoding="utf-8")).get_single_data() for file in files}
+
+
+def task_class(task: str) -> Any:
+    """Class of one of our tasks."""
+    return resolve_name(task_files()[task]["class"])
 
 
 def task_metadata(task: str) -> Mapping[str, Any]:

@@ -22,10 +22,10 @@ from hf_posenc.eval.lm.launch import from_first
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
 from hf_posenc.eval.lm.measurable import check_reach, trained_length_of_lm
 from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, few_documents, rows_of
-from hf_posenc.eval.settings import EvaluateSettings, split
-from hf_posenc.eval.task_run import run_tasks, suppress_output
+from hf_posenc.eval.settings import EvaluateSettings, Measurement, split
+from hf_posenc.eval.task_run import check_options, run_tasks, suppress_output
 from hf_posenc.eval.texts.held_out import HeldOutText, with_held_out
-from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.patching.patch import scheme_set_aside
 from hf_posenc.patching.state import is_patched
 
@@ -106,25 +106,24 @@ def evaluate(
     require_lm_eval()
     settings, model_args = split(EvaluateSettings, arguments, settings)
     settings = with_held_out(settings, (model, model_args.get("peft")))
-    names, text = list(settings.tasks), settings.text
-    documents = measured_text(text, field=settings.text_field)
-    check_tasks(names, settings.include_path, trust=settings.trust_tasks)
-    if text is not None and not isinstance(text, MeasuredText):  # `compare` passes one, and has checked all tasks
-        check_settings_read(["text"], names)
+    text = measured_text(settings.text, field=settings.text_field)
+    check_tasks(settings.tasks, settings.include_path, trust=settings.trust_tasks)
+    if settings.text is not None:
+        check_settings_read(["text"], settings.tasks)
+        settings = settings.model_copy(update={"text": text})
     unpatched = isinstance(model, nn.Module) and not is_patched(model)
     with evaluation_mode_if_live(model), scheme_set_aside(model) if unpatched else nullcontext():
         with suppress_output():
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
-        settings = settings.model_copy(update={"lengths": settings.lengths or tuple(sorted(default_lengths(lm)))})
-        fit_length(lm, settings.lengths[-1], is_set="max_length" in model_args)
-        task_tokenizer = lm.tokenizer if tokenizer is None or isinstance(tokenizer, (str, Path)) else tokenizer
-        metadata = settings.metadata(None if text is None else documents, task_tokenizer)
-        raw = run_tasks(lm, names or default_tasks(lm, text), metadata, settings)
-        evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
-    if isinstance(text, HeldOutText):
-        evaluation.remarks.append(f"The text is what the fine-tuning run held out: {text.label}.")
+        lengths = settings.lengths or tuple(sorted(default_lengths(lm)))
+        tasks = settings.tasks or tuple(default_tasks(lm, settings.text))
+        settings = settings.model_copy(update={"lengths": lengths, "tasks": tasks})
+        check_options(settings)
+        fit_length(lm, lengths[-1], is_set="max_length" in model_args)
+        own_tokenizer = None if isinstance(tokenizer, (str, Path)) else tokenizer
+        evaluation = evaluation_of(lm, settings, label or scheme_name(lm), own_tokenizer)
     if not settings.log_samples:
-        raw.pop("samples", None)
+        evaluation.raw.pop("samples", None)
     return evaluation
 
 
@@ -137,16 +136,19 @@ def default_tasks(lm: Any, text: Any) -> list[str]:
     return list(HELD_OUT_TASKS if isinstance(text, HeldOutText) else CAUSAL_TASKS)
 
 
-def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
-    """Turn lm-eval's results into rows and scores of documents, the same in every process."""
+def evaluation_of(lm: Any, settings: Measurement, scheme: str, tokenizer: Any = None) -> Evaluation:
+    """Run the tasks of complete settings on a model object, and turn the results into rows, equal in every process."""
+    raw = run_tasks(lm, settings, lm.tokenizer if tokenizer is None else tokenizer)
     first = lm.rank == 0
     documents = document_scores(raw) if first else []
     rows = rows_of(raw, scheme=scheme, model=model_name(lm), documents=documents) if first else []
     rows, documents, remarks = from_first(lm, (rows, documents, list(dict.fromkeys(few_documents(rows)))))
+    if isinstance(settings.text, HeldOutText):
+        remarks.append(f"The text is what the fine-tuning run held out: {settings.text.label}.")
     return Evaluation(rows, raw, first, documents, remarks)
 
 
-def fit_length(lm: Any, longest: int, *, is_set: bool) -> None:
+def fit_length(lm: Any, longest: int, *, is_set: bool = False) -> None:
     """Set the model object's ``max_length`` to ``longest`` tokens, unless the user has set a larger one."""
     if hasattr(lm, "rows_at_once"):
         check_reach(lm, longest)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from hf_posenc.errors import BadComparison, PosEncError, UnknownOption, WrongKind, shown
+from hf_posenc.errors import BadComparison, PosEncError, UnknownOption, WrongKind
 from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled
 from hf_posenc.schemes.entry import json_or_text
 
@@ -20,14 +20,6 @@ LM_EVAL_OPTIONS = frozenset({
 """Options of lm-eval's own command. A task that is not ours would store them as metadata, without any effect."""
 
 
-def check_mapping(options: Any) -> Mapping[str, Any]:
-    """Return the options unchanged; refuse anything but a mapping."""
-    if not isinstance(options, Mapping):
-        raise WrongKind(f"Options must be a dictionary of names and values, got {shown(options)}. Pass a dictionary.")
-    return options
-
-
-Options = Annotated[Any, Field(default_factory=dict), AfterValidator(check_mapping)]
 SettingsT = TypeVar("SettingsT", bound="Measurement")
 
 
@@ -49,7 +41,9 @@ class Measurement(Sampled):
     """
 
     model_config = ConfigDict(extra="forbid")
-    errors: ClassVar[Mapping[str, type[PosEncError]]] = {"tasks": BadComparison, "include_path": WrongKind}
+    errors: ClassVar[Mapping[str, type[PosEncError]]] = {
+        "tasks": BadComparison, "include_path": WrongKind, "options": WrongKind
+    }  # fmt: skip
 
     tasks: tuple[str, ...] = ()
     lengths: Lengths = ()
@@ -59,7 +53,7 @@ class Measurement(Sampled):
     text_field: str = "text"
     include_path: str | Path | None = None
     trust_tasks: bool = False
-    options: Options
+    options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def without_double_meaning(self) -> Measurement:
@@ -74,10 +68,10 @@ class Measurement(Sampled):
         """Settings of `Sampled`, by name."""
         return self.model_dump(include=set(Sampled.model_fields))
 
-    def metadata(self, text: Any, tokenizer: Any) -> dict[str, Any]:
+    def metadata(self, tokenizer: Any) -> dict[str, Any]:
         """Metadata of the tasks: sweep, text, tokenizer and further options."""
         return {
-            **self.sweep(), "lengths": list(self.lengths), "longest": self.longest, "text": text,
+            **self.sweep(), "lengths": list(self.lengths), "longest": self.longest, "text": self.text,
             "field": self.text_field, "tokenizer": tokenizer, **self.options,
         }  # fmt: skip
 

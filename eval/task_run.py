@@ -15,21 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
-from hf_posenc.eval.catalogue import explained_task_errors, folders, manager_of
+from hf_posenc.eval.catalogue import explained_task_errors, folders, manager_of, read_by, task_class, task_files
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.load import register_models
-from hf_posenc.eval.settings import EvaluateSettings
+from hf_posenc.eval.settings import Measurement
 from hf_posenc.eval.tasks.sweep import Sweep
+from hf_posenc.eval.texts.haystack import OWN_TEXT
 
 RULER = ("ruler", "longcxt", "niah_")
 """Prefixes of the names of lm-eval's RULER tasks and task groups."""
 
 
-class SharedOptions(dict[str, Any]):
-    """Task options that a comparison has checked for all its tasks together; a single task may read none of them."""
-
-
-def run_tasks(lm: Any, tasks: Sequence[str], metadata: dict[str, Any], settings: EvaluateSettings) -> dict[str, Any]:
+def run_tasks(lm: Any, settings: Measurement, tokenizer: Any) -> dict[str, Any]:
     """Run lm-eval; its results, with all samples.
 
     Returns:
@@ -39,9 +36,7 @@ def run_tasks(lm: Any, tasks: Sequence[str], metadata: dict[str, Any], settings:
 
     register_models()
     with suppress_output():
-        loaded = load_tasks(tasks, metadata, settings.include_path)
-        if not isinstance(settings.options, SharedOptions):
-            refuse_unread(settings.options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
+        loaded = load_tasks(settings.tasks, settings.metadata(tokenizer), settings.include_path)
         check_answerable(lm, loaded["tasks"])
         for task in loaded["tasks"].values():
             task.set_fewshot_seed(seed=settings.seed)
@@ -55,18 +50,20 @@ def run_tasks(lm: Any, tasks: Sequence[str], metadata: dict[str, Any], settings:
     return {**raw, "config": about}
 
 
-def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: bool = False) -> None:
+def check_options(settings: Measurement) -> None:
     """Refuse options, and a text, that none of the tasks reads; tasks that are not ours may read any."""
-    known = set(Sweep.model_fields)
-    if not all(hasattr(task, "sweep") for task in tasks):
+    if not task_files().keys() >= set(settings.tasks):
         return
-    if text and not any(task.reads_text for task in tasks):
+    fields = {task: task_class(task).Options.model_fields for task in settings.tasks}
+    readers = read_by("text", settings.tasks)
+    if settings.options.get("haystack", OWN_TEXT) != OWN_TEXT:
+        readers = [task for task in readers if "haystack" not in fields[task]]
+    if settings.text is not None and not readers:
         raise BadComparison(
             "With these options none of the tasks reads the text. Leave it out, or the option haystack."
         )
-    for task in tasks:
-        known |= set(type(task.options).model_fields)
-    for name in options:
+    known = set(Sweep.model_fields).union(*fields.values())
+    for name in settings.options:
         if name not in known:
             raise UnknownOption(
                 f"None of these tasks takes the option {shown(name)}.{nearest(name, known)} Leave it out; "

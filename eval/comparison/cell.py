@@ -20,7 +20,6 @@ from hf_posenc.eval.lm.measurable import trained_length_under
 from hf_posenc.eval.results.store import Store, canonical, key_of
 from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.tasks.sweep import longest_of
-from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, unscaled_geometry
 from hf_posenc.patching.state import base_model_of
@@ -54,7 +53,6 @@ class Measuring:
         settings: settings of the comparison, with lengths and tasks; the key of a cell contains those its task reads.
         model_args: arguments of the lm-eval model object.
         identity: digests of model, tokenizer, text and tasks, and versions.
-        text: measured text; None for the default text.
         store: store of finished cells.
         own_digests: digests of the source and of the terms of the schemes that the model itself carries.
         chosen: options chosen for each label; see `hf_posenc.eval.comparison.tune`.
@@ -65,7 +63,6 @@ class Measuring:
     settings: CompareSettings
     model_args: dict[str, Any]
     identity: dict[str, Any]
-    text: MeasuredText | None
     store: Store
     own_digests: dict[str, Any]
     chosen: Mapping[str, dict[str, Any]] = field(default_factory=dict)

@@ -18,12 +18,11 @@ from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Measuring, fixes_extension
-from hf_posenc.eval.evaluation import evaluate
+from hf_posenc.eval.evaluation import evaluation_of, fit_length
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Costs, Record
-from hf_posenc.eval.task_run import SharedOptions
 from hf_posenc.forward.host_calls import cache_in_output, cache_name
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 
@@ -49,7 +48,10 @@ def measure_cells(measuring: Measuring, cells: Sequence[Cell], progress: Progres
 
 def measure_cell(measuring: Measuring, cell: Cell, progress: ProgressCallback, step: str) -> Record:
     """Measure one cell and restore the model; the record says whether it is done, refused or failed."""
-    started, lm, settings = time.monotonic(), measuring.lm, measuring.settings
+    started, lm = time.monotonic(), measuring.lm
+    settings = measuring.settings.model_copy(
+        update={"tasks": (cell.task,), "lengths": cell.lengths, "longest": measuring.longest}
+    )
     length = cell.length if len(cell.lengths) == 1 else None
     record = Record(cell.key, cell.entry.label, cell.task, length, "refused", "", [], 0.0, cell.settings)
     lm.on_request = lambda share, request: progress(share or 0.0, step)
@@ -58,11 +60,8 @@ def measure_cell(measuring: Measuring, cell: Cell, progress: ProgressCallback, s
             record = replace(record, state="failed")
             device = next(lm.model.parameters()).device
             measurable = begin_peak(device)
-            result = evaluate(
-                lm, tasks=[cell.task], lengths=cell.lengths, longest=measuring.longest, label=cell.entry.label,
-                text=measuring.text, text_field=settings.text_field, include_path=settings.include_path,
-                trust_tasks=settings.trust_tasks, options=SharedOptions(settings.options), **settings.measure(),
-            )  # fmt: skip
+            fit_length(lm, cell.length)
+            result = evaluation_of(lm, settings, cell.entry.label)
             costs = costs_since(lm.model, device, measurable=measurable)
         record = replace(record, reason=invalid_rows_reason(result.rows), remarks=result.remarks)
         if not record.reason:

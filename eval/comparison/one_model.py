@@ -9,22 +9,20 @@ from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.progress import ProgressCallback, part_of
-from hf_posenc.errors import BadComparison, PosEncError, UnreadableDocuments, shown
-from hf_posenc.eval.catalogue import FILE_TASKS, task_files
+from hf_posenc.errors import BadComparison, PosEncError, shown
+from hf_posenc.eval.catalogue import task_class, task_files
 from hf_posenc.eval.comparison.cell import Cell, Measuring, carried_by
 from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.comparison.models import MeasuredModel
 from hf_posenc.eval.comparison.tune import TUNING, choose_options
-from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.evaluation import default_tasks
 from hf_posenc.eval.lm.load import language_model
 from hf_posenc.eval.lm.measurable import trained_length_of_lm, trained_length_under
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store, key_of
 from hf_posenc.eval.settings import CompareSettings
-from hf_posenc.eval.task_run import load_tasks, refuse_unread, suppress_output
-from hf_posenc.eval.texts.measured_text import MeasuredText
+from hf_posenc.eval.task_run import check_options, suppress_output
 from hf_posenc.patching.patch import scheme_set_aside
 from hf_posenc.schemes.entry import Entry
 
@@ -37,16 +35,12 @@ class Shared:
     """What all models of a comparison have in common.
 
     Attributes:
-        settings: settings of the comparison; after the first model, with its lengths and tasks.
-        text: measured text; None for the default text.
-        development: text to choose options on; None without tuning.
+        settings: with the texts that were read; after the first model, with its lengths and tasks.
         identity: digests of text and tasks, and the versions.
     """
 
     entries: Sequence[Entry]
     settings: CompareSettings
-    text: MeasuredText | None
-    development: MeasuredText | None
     identity: dict[str, Any]
     store: Store
 
@@ -56,19 +50,20 @@ def compare_on(model: MeasuredModel, shared: Shared, progress: ProgressCallback,
 
     ``tokenizer`` is the digest of the tokenizer of the models before, which must be the same; None for the first model.
     """
-    settings = shared.settings
     progress(0.0, "loading the model")
     with suppress_output():
         lm = language_model(model.model, model.tokenizer, **model.arguments)
     trained, carried = trained_length_of_lm(lm), lm.report.get("scheme")
-    lengths = list(settings.lengths) or default_lengths(lm, shared.entries, trained)
-    tasks = list(settings.tasks) or default_tasks(lm, shared.text)
+    lengths = list(shared.settings.lengths) or default_lengths(lm, shared.entries, trained)
+    tasks = list(shared.settings.tasks) or default_tasks(lm, shared.settings.text)
+    settings = shared.settings.model_copy(update={"lengths": tuple(lengths), "tasks": tuple(tasks)})
     digests = {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
     measuring = Measuring(
-        lm, settings.model_copy(update={"lengths": tuple(lengths), "tasks": tuple(tasks)}), dict(model.arguments),
-        shared.identity | digests, shared.text, shared.store, carried_by(lm.model),
-    )  # fmt: skip
-    check_read(measuring)
+        lm, settings, dict(model.arguments), shared.identity | digests, shared.store, carried_by(lm.model)
+    )
+    check_options(settings)
+    for task in task_files().keys() & set(tasks):
+        task_class(task).check(settings.options)
     if tokenizer not in (None, digests["tokenizer"]):
         raise BadComparison(
             f"The tokenizer of {shown(model.shown_name)} differs from the tokenizer of the models before it, so "
@@ -76,10 +71,11 @@ def compare_on(model: MeasuredModel, shared: Shared, progress: ProgressCallback,
         )
     entries = [as_saved(entry, carried) for entry in shared.entries]
     tuned = None
-    if (text := shared.development) is not None:
+    if (text := settings.dev_text) is not None:
         tuning_progress = part_of(progress, 0.0, TUNING, "choosing options: ")
         progress = part_of(progress, TUNING, 1.0 - TUNING)
-        tuning = replace(measuring, text=text, identity=measuring.identity | {"text": text.digest})
+        on_text = settings.model_copy(update={"text": text})
+        tuning = replace(measuring, settings=on_text, identity=measuring.identity | {"text": text.digest})
         chosen, tried = choose_options(tuning, entries, tuning_progress)
         measuring = replace(measuring, chosen=chosen)
         tuned = {"text": text.label, "options": tried}
@@ -93,7 +89,7 @@ def compare_on(model: MeasuredModel, shared: Shared, progress: ProgressCallback,
     about: dict[str, Any] = {
         "model": model.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
         "tasks": tasks, "schemes": schemes, "longest": measuring.longest, **settings.measure(),
-        "text": None if shared.text is None else shared.text.label, "versions": versions,
+        "text": None if settings.text is None else settings.text.label, "versions": versions,
     }  # fmt: skip
     if settings.options:
         about["options"] = to_json(settings.options)
@@ -121,28 +117,6 @@ def default_lengths(lm: Any, entries: Sequence[Entry], trained: int) -> list[int
                 reaches.append(trained if entry.scheme is None else trained_length_under(lm, entry))
     reach = max(reaches)
     return [trained, reach, 2 * reach] if reach > trained else [trained * multiple for multiple in MULTIPLES]
-
-
-def check_read(measuring: Measuring) -> None:
-    """Refuse options that no task reads before any cell is measured; tasks that are not ours may read any."""
-    settings, tasks = measuring.settings, measuring.settings.tasks
-    if not (settings.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= task_files().keys():
-        return
-    metadata = settings.metadata(measuring.text, measuring.lm.tokenizer) | {"longest": measuring.longest}
-    with suppress_output():
-        loaded = [task for name in tasks for task in loaded_task(name, settings.lengths, metadata)]
-    refuse_unread(settings.options, loaded, text=measuring.text is not None)
-
-
-def loaded_task(name: str, lengths: Sequence[int], metadata: dict[str, Any]) -> list[Any]:
-    """Load a task at the longest length it accepts; the cells of longer lengths report their error themselves."""
-    for length in sorted(lengths, reverse=True):
-        try:
-            return list(load_tasks([name], metadata | {"lengths": [length]}, None)["tasks"].values())
-        except PosEncError as error:
-            if isinstance(error, (UnreadableDocuments, TaskOptionOutOfRange)) or length == min(lengths):
-                raise
-    return []
 
 
 def as_saved(entry: Entry, scheme: str | None) -> Entry:

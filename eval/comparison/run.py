@@ -9,7 +9,6 @@ score the same target tokens, because every target has room for the longest cont
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plotting import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.core.torch_state import evaluation_mode_if_live
-from hf_posenc.errors import FolderUnusable, shown
 from hf_posenc.eval.catalogue import check_settings_read, check_tasks
 from hf_posenc.eval.comparison.identity import identity_of
 from hf_posenc.eval.comparison.models import MeasuredModel, check_reference, combined, models_of, reference_of
@@ -85,13 +83,15 @@ def compare(
         check_settings_read(["text"], settings.tasks)
     only_development = settings.text is None and settings.dev_text is not None  # then the field is for that text
     text = measured_text(settings.text, field=TEXT if only_development else settings.text_field)
-    development = development_text(settings, text) if settings.tuned else None
+    texts = {
+        "text": None if settings.text is None else text,
+        "dev_text": development_text(settings, text) if settings.tuned else None,
+    }
+    settings = settings.model_copy(update=texts)
     identity = identity_of(text.digest, settings.include_path, settings.options, folder)
     report_progress = progress or (lambda done, step: None)
     with Store(folder / STORE) as store:
-        user_text = None if settings.text is None else text
-        shared = Shared(entries, settings, user_text, development, identity, store)
-        comparison = combined(compare_each(models, shared, report_progress))
+        comparison = combined(compare_each(models, Shared(entries, settings, identity, store), report_progress))
         against = settings.against and reference_of(comparison.about["schemes"], settings.against)
         comparison = replace(
             comparison, about=comparison.about | {"command": command, "against": against, "rank": settings.rank}
@@ -121,8 +121,6 @@ def compare_each(models: Sequence[MeasuredModel], shared: Shared, progress: Prog
 
 def folder_of_results(out: Any) -> Path:
     """Validate and return the folder of a comparison."""
-    name = folder_to_write(out)
-    if len(os.fsencode(Path(name).name)) > 255:
-        raise FolderUnusable(f"{shown(name)} cannot be a folder: the name is too long. Choose another with --out.")
-    check_not_taken(Path(name), EXPORTS, (STORE,))
-    return Path(name)
+    folder = Path(folder_to_write(out))
+    check_not_taken(folder, EXPORTS, (STORE,))
+    return folder

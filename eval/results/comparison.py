@@ -17,8 +17,6 @@ from hf_posenc.eval.results.store import Record
 FORMAT = 2
 LARGEST = 709.0  # of the exponents of float64
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
-GAINS = ("gain", "gain_over_other")
-"""Metrics besides shares for which higher is better."""
 PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "nll", "recall", "f1", "ppl")
 """Metrics in order of importance; the most important metric of a task represents it."""
 

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from math import inf
 from typing import Any
 
-from hf_posenc.eval.results.comparison import GAINS, SHARES, Comparison, interval, rows_by_cell
+from hf_posenc.eval.results.comparison import Comparison, interval, rows_by_cell
 from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths
 from hf_posenc.eval.results.paired import LEVEL, Difference, holm, paired
 from hf_posenc.eval.results.rows import DocumentScore
@@ -51,14 +52,6 @@ class Ranked:
     effective: EffectiveLength | None
     time: float | None
     cache_per_token: float | None
-
-    @property
-    def place(self) -> tuple[float, float, float]:
-        """Sort key: possible places, then the score."""
-        if self.first is None or self.last is None or self.value is None:
-            return float("inf"), 0.0, 0.0
-        sign = -1 if self.metric in SHARES or self.metric in GAINS else 1
-        return self.first, self.last, sign * self.value
 
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON, without the time, which differs from run to run."""
@@ -101,7 +94,13 @@ def ranking(
             cache_per_token=costs_of(comparison.done(label)).cache_per_token,
         )  # fmt: skip
         lines.append(line)
-    top, *others = sorted(lines, key=lambda line: line.place)
+
+    def place(line: Ranked) -> tuple[float, float, float]:
+        if line.first is None or line.last is None or line.value is None:
+            return inf, 0.0, 0.0
+        return line.first, line.last, -line.value if better else line.value
+
+    top, *others = sorted(lines, key=place)
     base = scores[top.scheme] if top.first is not None else []
     behind = [paired(line.scheme, top.scheme, scores[line.scheme], base) for line in others]
     return [top, *(replace(line, behind=one) for line, one in zip(others, behind, strict=True))]

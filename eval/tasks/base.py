@@ -55,8 +55,6 @@ class LengthSweep(ConfigurableTask):
     request_type = "loglikelihood"
     deep = False
     """Whether the task places something in the text, at every depth."""
-    reads_text = True
-    """Whether the task reads the user's text."""
     Options: ClassVar[type[TaskOptions]] = TaskOptions
     """Options of the task besides those of the sweep."""
     metrics: ClassVar[dict[str, Metric]] = {}
@@ -82,6 +80,11 @@ class LengthSweep(ConfigurableTask):
         if self.request_type == "generate_until":  # lm-eval does not know our other types, and need not
             base |= {"output_type": "generate_until", "generation_kwargs": dict(self.generation)}
         super().__init__(config=base)
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """Refuse wrong options before anything is measured."""
+        cls.Options.of(options)
 
     def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Defaults of options that depend on other options."""

@@ -33,7 +33,6 @@ class StringTask(TokenTask):
     """A task with a token string in every cell; the last tokens of the string are scored."""
 
     Options = TaskOptions.plus(alphabet=(Count, 1000))
-    reads_text = False
 
     def documents(self) -> list[Doc]:
         """One random string per sample, at every length."""
@@ -116,7 +115,6 @@ class CopyGainTask(StringTask):
     """
 
     Options = TaskOptions
-    reads_text = True
     metrics: ClassVar[dict[str, Metric]] = {"gain": (mean, True), "gain_over_other": (mean, True), "nll": (mean, False)}
 
     def documents(self) -> list[Doc]:

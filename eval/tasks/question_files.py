@@ -135,13 +135,14 @@ class FileQuestionsTask(RetrievalTask):
     occurs in the text, and ``f1`` is SQuAD's word overlap with the most similar answer.
     """
 
-    reads_text = False
-    Options = RetrievalOptions.plus(data=(Paths, ()), question_tokens=(Count, ...))
+    Options = RetrievalOptions.plus(data=(Paths, ()), question_tokens=(Count | None, None))
     generated: ClassVar[dict[str, Metric]] = {"match": (mean, True), "f1": (mean, True)}
 
-    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """By default, a question with its documents must fit the shortest length."""
-        return {"question_tokens": self.sweep.lengths[0]}
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """Refuse wrong options, and files without readable questions."""
+        for _ in questions_of(cls.Options.of(options).data):
+            pass
 
     @cached_property
     def questions(self) -> list[FileQuestion]:
@@ -159,7 +160,7 @@ class FileQuestionsTask(RetrievalTask):
     def documents(self) -> list[Doc]:
         """``keys`` questions in random order that have at most ``question_tokens`` tokens with their documents."""
         order = random.Random(f"{self.name}-{self.sweep.seed}").sample(range(len(self.questions)), len(self.questions))
-        most, sizes = self.options.question_tokens, []
+        most, sizes = self.options.question_tokens or self.sweep.lengths[0], []
         documents: list[Doc] = []
         for number in order:
             if len(documents) == self.sweep.keys:
@@ -175,7 +176,7 @@ class FileQuestionsTask(RetrievalTask):
                 f"{min(sizes)}. Ask for longer lengths."
             )
         used = {"read": len(order), "tried": len(sizes), "used": len(documents)}
-        self.config.metadata |= {"questions": used}
+        self.config.metadata |= {"questions": used, "question_tokens": most}
         return documents
 
     def exercise(self, seed: str, depth: float) -> DocumentQuestion:

@@ -25,18 +25,13 @@ class HaystackTask(RetrievalTask):
     Options = RetrievalOptions.plus(haystack=(Literal["prose", "repeat", "needles", "text"], "prose"))
     made_of_text = True
 
-    @property
-    def reads_text(self) -> bool:  # type: ignore[override]
-        """Whether the task reads the user's text."""
-        return bool(self.options.haystack == OWN_TEXT)
-
     def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """By default, the user's text is the haystack."""
         return {"haystack": OWN_TEXT} if self.own_sentences else {}
 
     def exercise(self, seed: str, depth: float) -> Notes:
         """The exercise of a sample, in the haystack."""
-        if self.reads_text and not self.own_sentences:
+        if self.options.haystack == OWN_TEXT and not self.own_sentences:
             raise TaskOptionOutOfRange("haystack is 'text', and no text is given. Pass one, or another haystack.")
         return super().exercise(seed, depth)
 
@@ -78,7 +73,6 @@ class CommonWordsTask(RetrievalTask):
     """Common words extraction: the words that occur more often than all others."""
 
     deep = False
-    reads_text = False
     Options = RetrievalOptions.plus(common_words=(Few, 5), often=(Few, 10), rarely=(Few, 1))
     make = CommonWords
 
@@ -94,7 +88,6 @@ class FrequentWordsTask(RetrievalTask):
     """Frequent words extraction: the most frequent words, whose counts follow Zipf's law."""
 
     deep = False
-    reads_text = False
     Options = RetrievalOptions.plus(
         frequent_words=(Annotated[Few, Interval(le=20)], 3), zipf=(Annotated[float, Interval(ge=1, le=3)], 2.0)
     )

@@ -119,7 +119,7 @@ def measuring(model: Any, **settings: Any) -> Measuring:
     """An unpatched model, to be measured in a comparison."""
     wanted = CompareSettings.of({"lengths": [TRAINED], **settings})
     lm: Any = SimpleNamespace(model=model, report={})
-    return Measuring(lm, wanted, {}, {}, None, Store(Path(":memory:")), carried_by(model))
+    return Measuring(lm, wanted, {}, {}, Store(Path(":memory:")), carried_by(model))
 
 
 @pytest.fixture

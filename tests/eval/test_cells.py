@@ -44,7 +44,7 @@ def of(given: dict[str, Any] = {}, model: Any = None, **others: Any) -> AsGiven:
     settings = CompareSettings.of({"lengths": [64], **OPTIONS, **given})
     chosen = {"model_args": {"dtype": "float32"}, "identity": {"model": "a", "text": "b"}, **others}
     lm: Any = SimpleNamespace(model=model, report={})
-    return AsGiven(lm, settings, text=None, store=Store(Path(":memory:")), own_digests={}, **chosen)
+    return AsGiven(lm, settings, store=Store(Path(":memory:")), own_digests={}, **chosen)
 
 
 def key(
@@ -124,7 +124,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
         return SimpleNamespace(rows=evaluated, documents=[1.0], remarks=["a remark"])
 
     monkeypatch.setattr(measuring, "patched", patch)
-    monkeypatch.setattr(measuring, "evaluate", evaluate)
+    monkeypatch.setattr(measuring, "evaluation_of", evaluate)
     monkeypatch.setattr(measuring, "costs_since", lambda *_, **__: None)
     own = of(model=torch.nn.Linear(1, 1))
     return measure_cell(own, own.cell(YARN, "posenc_ppl", (64,)), lambda *_: None, "")

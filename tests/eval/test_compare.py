@@ -42,13 +42,13 @@ def files_of(folder: Path) -> list[str]:
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int, ...]]]:
     """Scheme, task and lengths of every cell that is really measured."""
-    seen = []
+    seen, evaluation_of = [], measure.evaluation_of
 
-    def spied(lm: Any, **given: Any) -> Any:
-        seen.append((given["label"], given["tasks"][0], tuple(given["lengths"])))
-        return evaluate(lm, **given)
+    def spied(lm: Any, settings: Any, label: str) -> Any:
+        seen.append((label, settings.tasks[0], settings.lengths))
+        return evaluation_of(lm, settings, label)
 
-    monkeypatch.setattr(measure, "evaluate", spied)
+    monkeypatch.setattr(measure, "evaluation_of", spied)
     return seen
 
 
@@ -148,18 +148,18 @@ def test_a_masked_model(bert, framed_tokenizer, tmp_path) -> None:
 
 
 def test_a_failed_cell_is_noted_and_tried_again(run, measured, monkeypatch) -> None:
-    spied = measure.evaluate
+    spied = measure.evaluation_of
 
-    def broken(lm: Any, **given: Any) -> Any:
-        if (given["label"], given["lengths"]) == ("pi", (TRAINED,)):
+    def broken(lm: Any, settings: Any, label: str) -> Any:
+        if (label, settings.lengths) == ("pi", (TRAINED,)):
             raise RuntimeError("out of memory\nwith a long story")
-        return spied(lm, **given)
+        return spied(lm, settings, label)
 
-    monkeypatch.setattr(measure, "evaluate", broken)
+    monkeypatch.setattr(measure, "evaluation_of", broken)
     found = run(tasks=["posenc_ppl"])
     assert [r.state for r in found.records] == ["done", "done", "failed", "done"]
     assert found.records[2].reason == "RuntimeError: out of memory"
-    monkeypatch.setattr(measure, "evaluate", spied)
+    monkeypatch.setattr(measure, "evaluation_of", spied)
     assert [r.state for r in run(tasks=["posenc_ppl"]).records] == ["done"] * 4
     assert len(measured) == 4
 
@@ -248,7 +248,7 @@ def test_default_lengths_lie_within_and_beyond_what_the_schemes_count_from(
     if "host+ntk" in schemes:
         effects = []
         for n in lengths:  # patched for that length, and measured there
-            fitting = Measuring(lm, CompareSettings(lengths=(n,)), {}, {}, None, None, {})  # type: ignore[arg-type]
+            fitting = Measuring(lm, CompareSettings(lengths=(n,)), {}, {}, None, {})  # type: ignore[arg-type]
             effects.append(fitting.has_effect(fitting.fit(entries[-1]), n))
         assert effects == [n > lengths[-2] or (multiples[-1] == 4 and n > TRAINED) for n in lengths]
 

@@ -105,10 +105,8 @@ def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
     Dataset.from_list(PLAIN).to_parquet(str(tmp_path / "c.parquet"))
     written(tmp_path, "a.json", PLAIN)
     written(tmp_path, "b.jsonl", PLAIN)
-    asked = list(questions_of([tmp_path]))
-    assert [(one.question, [*one.needed], [*one.answers]) for one in asked] == [
-        (one["question"], [one["context"]], one["answers"]) for one in PLAIN
-    ] * 3
+    asked = [(one.question, *one.needed, *one.answers) for one in questions_of([tmp_path])]
+    assert asked == [(one["question"], one["context"], *one["answers"]) for one in PLAIN] * 3
     with pytest.raises(UnreadableDocuments):
         list(questions_of([tmp_path / "x.txt"]))
     columns = {"context": "c", "question": "q", "answers": {"text": ["a"], "answer_start": [1]}}

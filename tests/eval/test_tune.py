@@ -113,7 +113,7 @@ def test_tuning_again_measures_nothing(llama, tokenizer, texts, tmp_path, monkey
     measured, development = texts
     given = {"tokenizer": tokenizer, "text": measured, "dev_text": development, "out": tmp_path / "out", **SMALL}
     first = compare(llama, "self_extend,pi", **given)
-    monkeypatch.setattr(measure, "evaluate", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr(measure, "evaluation_of", lambda *_: pytest.fail("measured again"))
     assert compare(llama, "self_extend,pi", **given).to_dict() == first.to_dict()
 
 

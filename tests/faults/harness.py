@@ -87,21 +87,21 @@ def noted(log):
     """Setup that logs every cell that begins and every cell that is stored."""
 
     def setup():
-        evaluate, put = measure.evaluate, Store.put
+        evaluate, put = measure.evaluation_of, Store.put
 
         def note(*words):
             with open(log, "a") as file:
                 file.write(" ".join(map(str, words)) + "\n")
 
-        def begun(lm, **given):
-            note("begin", given["label"], *given["lengths"])
-            return evaluate(lm, **given)
+        def begun(lm, settings, label):
+            note("begin", label, *settings.lengths)
+            return evaluate(lm, settings, label)
 
         def kept(store, record):
             put(store, record)
             note("kept", record.scheme, record.length)
 
-        measure.evaluate, Store.put = begun, kept
+        measure.evaluation_of, Store.put = begun, kept
 
     return setup
 
@@ -256,7 +256,7 @@ def two_writers():
         def setup():
             from hf_posenc.training import run_folder
 
-            evaluate, write = measure.evaluate, run_folder.write_json
+            evaluate, write = measure.evaluation_of, run_folder.write_json
 
             def pause():
                 ready.touch()
@@ -270,7 +270,7 @@ def two_writers():
                 pause()
                 write(path, content)
 
-            measure.evaluate, run_folder.write_json = paused, paused_write
+            measure.evaluation_of, run_folder.write_json = paused, paused_write
 
         return setup
 
