@@ -115,10 +115,14 @@ class Measuring:
         return replace(entry, options=options | entry.options)
 
     def lengths(self, entry: Entry) -> Lengths:
-        """Trained and target length of the patch; the default target is at least the trained length."""
-        trained = trained_length_under(self.lm, entry)
-        default = {} if fixes_extension(entry) else {"target_length": max(self.longest, trained)}
-        return resolve_lengths(configured=trained, **default | entry.lengths)
+        """Trained and target length of the patch."""
+        return resolve_lengths(configured=trained_length_under(self.lm, entry), **self.patch_lengths(entry))
+
+    def patch_lengths(self, entry: Entry) -> dict[str, Any]:
+        """Lengths of the patch as the user gave them; the default target is at least the trained length."""
+        if entry.lengths.keys() & {"factor", "target_length"}:
+            return entry.lengths
+        return entry.lengths | {"target_length": max(self.longest, trained_length_under(self.lm, entry))}
 
     def computes(self, entry: Entry) -> dict[str, Any]:
         """Digests of the source of an entry's schemes and of their terms on the model, for the key of a cell."""
@@ -181,8 +185,3 @@ def sources_of(classes: Iterable[type]) -> list[str]:
     A class without source gets a random digest each time, so that its stored results are never used again.
     """
     return sorted({source_digest(cls) or uuid4().hex for cls in classes if is_foreign(cls)})
-
-
-def fixes_extension(entry: Entry) -> bool:
-    """Whether the user gave the factor or the target length of an entry."""
-    return bool(entry.lengths.keys() & {"factor", "target_length"})

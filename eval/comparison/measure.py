@@ -17,10 +17,10 @@ from hf_posenc.core.memory import tensors_in
 from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.comparison.cell import Cell, Measuring, fixes_extension
+from hf_posenc.eval.comparison.cell import Cell, Measuring
 from hf_posenc.eval.evaluation import evaluation_of, fit_length
 from hf_posenc.eval.lm.log_probs import unwrapped
-from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
+from hf_posenc.eval.lm.measurable import check_reach
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Costs, Record
 from hf_posenc.forward.host_calls import cache_in_output, cache_name
@@ -89,12 +89,9 @@ def patched(measuring: Measuring, cell: Cell) -> Iterator[None]:
         check_reach(lm, cell.length)
         yield
         return
-    lengths = dict(entry.lengths)
     with scheme_set_aside(lm.model):
-        if not fixes_extension(entry):
-            lengths["target_length"] = max(measuring.longest, trained_length_under(lm, entry))
         with fixed_seed(measuring.settings.seed):  # learned parameters are initialized randomly
-            patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
+            patch_model(lm.model, entry.scheme, **measuring.patch_lengths(entry), **entry.own_options)
         yield
 
 

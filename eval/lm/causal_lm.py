@@ -67,7 +67,6 @@ class PosEncLM(Scorer):
         scheme: str | None = None,
         on_overflow: str = "error",
         on_request: OpenProgressCallback | None = None,
-        softmax_dtype: str | torch.dtype | None = "float32",
         share: bool | None = None,
         import_file: str | None = None,
         **options: Any,
@@ -98,7 +97,7 @@ class PosEncLM(Scorer):
         options.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")  # `HFLM` takes CUDA for granted
         together = launch.accelerator() if share else None
         with without_tying(self, pretrained):
-            super().__init__(pretrained, softmax_dtype=softmax_dtype, **options)
+            super().__init__(pretrained, **options)
         self.tokenizer.deprecation_warnings[LONG_TEXT] = True  # long texts are cut into windows after this
         if together is not None:  # lm-eval distributes the documents by rank
             self.accelerator = together
