@@ -69,7 +69,9 @@ def compare_on(model: MeasuredModel, shared: Shared, progress: ProgressCallback,
             f"The tokenizer of {shown(model.shown_name)} differs from the tokenizer of the models before it, so "
             "they would read different tokens. Compare them separately."
         )
-    entries = [as_saved(entry, carried) for entry in shared.entries]
+    entries = list(shared.entries)
+    if carried is not None:  # the baseline is this scheme
+        entries = [replace(e, label=f"{carried} (as saved)") if e.scheme is None else e for e in entries]
     tuned = None
     if (text := settings.dev_text) is not None:
         tuning_progress = part_of(progress, 0.0, TUNING, "choosing options: ")
@@ -117,12 +119,6 @@ def default_lengths(lm: Any, entries: Sequence[Entry], trained: int) -> list[int
                 reaches.append(trained if entry.scheme is None else trained_length_under(lm, entry))
     reach = max(reaches)
     return [trained, reach, 2 * reach] if reach > trained else [trained * multiple for multiple in MULTIPLES]
-
-
-def as_saved(entry: Entry, scheme: str | None) -> Entry:
-    """Name the baseline of a model that carries a scheme after this scheme; return other entries unchanged."""
-    carries_scheme = entry.scheme is None and scheme is not None
-    return replace(entry, label=f"{scheme} (as saved)") if carries_scheme else entry
 
 
 def about_entry(entry: Entry, cells: Sequence[Cell], measuring: Measuring) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 from hf_posenc.eval.catalogue import JOINT, SETTINGS, read_by
 from hf_posenc.eval.report.phrases import metric_name
 from hf_posenc.eval.results.comparison import SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.paired import Verdict
 from hf_posenc.eval.results.store import Record
 
 FLOOR = 0.05
@@ -206,9 +205,6 @@ def trained_lengths(about: Mapping[str, Any]) -> str:
     return f"Trained lengths (pre-training context lengths) in tokens: {named}.{shortest}"
 
 
-SURE: tuple[Verdict, ...] = ("better", "worse", "different")
-
-
 def verdict(comparison: Comparison) -> str:
     """Sentence on significant differences from a baseline, one for each model; empty without a baseline.
 
@@ -235,7 +231,10 @@ def verdict_from(comparison: Comparison, baseline: str, labels: Sequence[str]) -
     for task in comparison.tasks():
         metric = next(iter(comparison.metrics(task)), None)
         of_task = [one for one in differences if (one.task, one.metric) == (task, metric)]
-        lines = {kind: ", ".join(one.scheme for one in of_task if one.verdict == kind) for kind in SURE}
+        lines = {
+            kind: ", ".join(one.scheme for one in of_task if one.verdict == kind)
+            for kind in ("better", "worse", "different")
+        }
         sure = " and ".join(f"{names} significantly {kind}" for kind, names in lines.items() if names)
         if metric is not None and of_task:
             parts.append(f"{task} ({metric_name(metric)}): {sure or 'no difference is significant'}")
