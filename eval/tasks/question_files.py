@@ -102,9 +102,10 @@ def questions_of(sources: Sequence[str | Path]) -> Iterator[FileQuestion]:
                 try:
                     yield from [FileQuestion.model_validate(fields) for fields in fields_of(record)]
                 except ValueError as error:  # of pydantic, or of a column that is shorter than another
-                    own = {"loc": (), "msg": str(error)}
-                    first = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else own
-                    field, rule = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+                    field, rule = "", str(error)
+                    if isinstance(error, ValidationError):
+                        first = error.errors(include_url=False)[0]
+                        field, rule = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
                     raise UnreadableDocuments(
                         f"{place} cannot be used, because of {field or 'its form'}: {rule}. Correct {shown(record)}."
                     ) from None
@@ -141,7 +142,8 @@ class FileQuestionsTask(RetrievalTask):
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
         """Refuse wrong options, and files without readable questions."""
-        for _ in questions_of(cls.Options.of(options).data):
+        parsed: Any = cls.Options.of(options)
+        for _ in questions_of(parsed.data):
             pass
 
     @cached_property
