@@ -10,26 +10,23 @@ Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783; the rel
 
 from __future__ import annotations
 
-import math
-from typing import Any, ClassVar
+from typing import Any
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.options import Base, Positive
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.rotary import Stretched
 
 
 @register_scheme("llama3", paper="2407.21783", zero_shot=True)
-class Llama3(Rotary):
+class Llama3(Stretched):
     """RoPE with pairs of at most ``low_freq_factor`` rotations slowed, those of at least ``high_freq_factor`` kept."""
 
     formula = r"""
     \omega'_m &= (1 - g_m) \, \frac{\omega_m}{s} + g_m \, \omega_m \\
     g_m &= \frac{r_m - \mathrm{low}}{\mathrm{high} - \mathrm{low}} \quad \text{clipped to } 0 \dots 1
     """
-
-    stretches: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -58,7 +55,6 @@ class Llama3(Rotary):
         )  # fmt: skip
 
     def _blended(self, frequency: float) -> float:
-        rotations = self.geometry.trained_length * frequency / (2 * math.pi)
-        share = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        share = (self.rotations_of(frequency) - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         share = min(max(share, 0.0), 1.0)
         return (1 - share) * frequency / self.geometry.factor + share * frequency

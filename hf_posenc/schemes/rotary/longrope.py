@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,12 +33,12 @@ from hf_posenc.errors import LengthContradiction, OptionOutOfRange
 from hf_posenc.schemes.absolute.text_length import text_lengths
 from hf_posenc.schemes.options import AtLeastOne, Base, NotNegativeInt, Positive
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.rotary import Rotary, own_within_trained
+from hf_posenc.schemes.rotary.rotary import Stretched, own_within_trained
 from hf_posenc.schemes.rotary.yarn import NTKByParts
 
 
 @register_scheme("longrope", aliases=("su", "phi3"), zero_shot=True, cache="copies", paper="2402.13753")
-class LongRoPE(Rotary):
+class LongRoPE(Stretched):
     """RoPE with one scaling factor per pair, another beyond the trained length. Usable to 8× with searched factors.
 
     ``attention_factor`` multiplies cosines and sines, √(1 + ln s / ln L0) by default; logits get its square.
@@ -56,8 +56,6 @@ class LongRoPE(Rotary):
     L_0 &= \text{trained length}, \quad s = \text{factor at every length}, \\
     &\mathrm{short}, \mathrm{long} : \text{$d/2$ numbers} \ge 1
     """
-
-    stretches: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -16,19 +16,19 @@ Tian, Zhu, Liu, Wang, Wang 2026, "MrRoPE: Mixed-radix Rotary Position Embedding"
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.options import Base, Positive
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.rotary import Stretched
 
 Kind = Literal["pro", "uni"]
 
 
 @register_scheme("mrrope", aliases=("mixed_radix",), paper="2601.22181", zero_shot=True)
-class MrRoPE(Rotary):
+class MrRoPE(Stretched):
     """RoPE whose pairs are slowed by growing shares of the factor, and a temperature. Static: keys cached rotated.
 
     ``attention_factor`` multiplies cosines and sines, 0.1 ln s + 1 by default; logits get its square.
@@ -40,8 +40,6 @@ class MrRoPE(Rotary):
     t &= m - l \text{ clipped to } 0 \dots n, \quad n = h - l \\
     \mathrm{score}' &= (0.1 \ln s + 1)^2 \, \mathrm{score}
     """
-
-    stretches: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class MrRoPE(Rotary):
         Raises:
             OptionOutOfRange: no pair is slow.
         """
-        rotations = [self.geometry.trained_length * w / (2 * math.pi) for w in super().frequencies()]
+        rotations = [self.rotations_of(w) for w in super().frequencies()]
         slow = [m for m, count in enumerate(rotations) if count < self.beta_slow]
         if not slow:
             raise OptionOutOfRange(

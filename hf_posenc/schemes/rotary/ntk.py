@@ -10,29 +10,22 @@ bloc97 2023, reddit.com/r/LocalLLaMA/comments/14lz7j5; Peng et al. 2023, arXiv:2
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from hf_posenc.core.geometry import Geometry
-from hf_posenc.schemes.options import Base
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.rotary import Stretched
 
 
 @register_scheme(
     "ntk", aliases=("ntk_aware",), paper="https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5", zero_shot=True
 )
-class NTK(Rotary):
+class NTK(Stretched):
     """RoPE with a larger base. Static: keys are cached rotated. Usable untrained to 2–4×."""
 
     formula = r"""
     \omega'_m &= \mathrm{base}'^{\,-2m/d} \\
     \mathrm{base}' &= \mathrm{base} \cdot s^{d / (d - 2)}, \quad s = \text{factor}
     """
-
-    stretches: ClassVar[bool] = True
-
-    def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
-        super().__init__(geometry, base=base)
 
     def frequencies(self) -> tuple[float, ...]:
         """Radians per token of each pair, under the larger base."""

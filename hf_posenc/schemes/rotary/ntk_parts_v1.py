@@ -12,18 +12,15 @@ bloc97 2023, github.com/jquesnelle/yarn, ``LlamaPartNTKScaledRotaryEmbedding``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from hf_posenc.core.geometry import Geometry
-from hf_posenc.schemes.options import Base
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.ntk import stretched
-from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.rotary import Stretched
 from hf_posenc.schemes.rotary.yarn import slowed_between
 
 
 @register_scheme("ntk_parts_v1", paper="https://github.com/jquesnelle/yarn", zero_shot=True)
-class NTKByPartsV1(Rotary):
+class NTKByPartsV1(Stretched):
     """RoPE with slow pairs interpolated, middle ones under a larger base, fast ones kept. Static, no options."""
 
     formula = r"""
@@ -32,11 +29,6 @@ class NTKByPartsV1(Rotary):
     \alpha_m &= 0 \text{ for} \ge 1.25 \text{ rotations in the trained length}, \; 1 \text{ for} \le 0.75 \\
     \gamma_m &= 0 \text{ for} \ge 16, \; 1 \text{ for} \le 2
     """
-
-    stretches: ClassVar[bool] = True
-
-    def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
-        super().__init__(geometry, base=base)
 
     def frequencies(self) -> tuple[float, ...]:
         unscaled, s = super().frequencies(), self.geometry.factor

@@ -12,7 +12,7 @@ Su, Lu, Pan, Murtadha, Wen, Liu 2021, "RoFormer", arXiv:2104.09864, section 3.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +94,19 @@ class Rotary(Scheme):
     def scaled_as(self, kind: str, **numbers: Any) -> dict[str, Any]:
         """``rope_parameters`` of a transformers type, without the share of rotated channels, which the model stores."""
         return {"rope_type": kind, "rope_theta": self.base, **numbers}
+
+
+class Stretched(Rotary):
+    """Base of schemes that stretch the rotation to a longer context by other frequencies."""
+
+    stretches: ClassVar[bool] = True
+
+    def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
+        super().__init__(geometry, base=base)
+
+    def rotations_of(self, frequency: float) -> float:
+        """Number of rotations of a pair within the trained length."""
+        return self.geometry.trained_length * frequency / (2 * math.pi)
 
 
 def own_within_trained(geometry: Geometry, rotation: Rotation, logit_scale: float) -> int:

@@ -18,13 +18,13 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.options import Base, Positive
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.rotary import Stretched
 
 Ramp = Literal["dim", "rotations"]
 
 
 @register_scheme("ntk_parts", aliases=("by_parts",), paper="2309.00071", zero_shot=True)
-class NTKByParts(Rotary):
+class NTKByParts(Stretched):
     """RoPE with the frequencies of YaRN and no temperature. Static: keys are cached rotated."""
 
     formula = r"""
@@ -36,8 +36,6 @@ class NTKByParts(Rotary):
     """
 
     option_aliases: ClassVar[dict[str, str]] = {"beta": "beta_fast", "alpha": "beta_slow"}
-
-    stretches: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -72,9 +70,8 @@ class NTKByParts(Rotary):
 
     def slowed_by_rotations(self, unscaled: tuple[float, ...]) -> list[float]:
         """γ, linear in the number of rotations within the trained length."""
-        rotations = [self.geometry.trained_length * w / (2 * math.pi) for w in unscaled]
         width = self.beta_fast - self.beta_slow
-        return [1 - min(max((r - self.beta_slow) / width, 0.0), 1.0) for r in rotations]
+        return [1 - min(max((self.rotations_of(w) - self.beta_slow) / width, 0.0), 1.0) for w in unscaled]
 
     def native(self) -> dict[str, Any] | None:
         """transformers' YaRN without a temperature; it has only the ramp by pair index."""
