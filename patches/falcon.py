@@ -33,8 +33,8 @@ class PatchedFalconAttention(InlineAttention, FalconAttention):
         return super().live_dropout if self.config.alibi else 0.0
 
     @property
-    def num_key_value_groups(self) -> int:
-        """Query heads per key head, under the name that transformers' attention functions read."""
+    def num_key_value_groups(self) -> int:  # type: ignore[override]
+        """Query heads per key head."""
         return int(self.num_heads // self.num_kv_heads)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

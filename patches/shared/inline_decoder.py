@@ -9,23 +9,27 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from hf_posenc.core.grouped_heads import products, repeated
 from hf_posenc.forward.attention import RotatedCall
 from hf_posenc.forward.current_forward import OWNER
-from hf_posenc.forward.engine_backend import AttentionOutput
+from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput
 from hf_posenc.forward.host_calls import cache_in_result, cache_of_mask, pop_cache
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.shared.lookup_attention import PlacedAttention
 from hf_posenc.patches.shared.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme
+
+if TYPE_CHECKING:
+    from transformers import Cache
 
 SDPA: Any = SimpleNamespace(_attn_implementation="sdpa")  # a configuration for `create_causal_mask`
 
@@ -153,35 +157,6 @@ class InlineAdapter(Adapter):
         return patched.project_output(attention, mixed)
 
 
-def eager_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **host: Any,
-) -> AttentionOutput:
-    """Attention and its weights, with the shapes of transformers' attention functions.
-
-    Without a mask, a single query sees all keys. Several queries are then the start of a text, and attend causally even
-    if a static cache has more keys.
-    """
-    scores = products(query, key) * scaling
-    if attention_mask is None:
-        all_keys = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
-        attention_mask = all_keys if scores.shape[-2] == 1 else all_keys.tril()
-    if attention_mask.dtype is torch.bool:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    else:
-        scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
-    mixed = weights @ repeated(query, key, value)[1]
-    return mixed.transpose(1, 2).contiguous(), weights
-
-
 class InlineAttention(PlacedAttention):
     """Mixin of patched attention modules that receive the keywords of the call in the bias argument.
 
@@ -190,9 +165,10 @@ class InlineAttention(PlacedAttention):
     """
 
     factor_name: ClassVar[str] = "inv_norm_factor"
-    host_eager = staticmethod(eager_attention)
+    host_eager = staticmethod(eager_attention_forward)
     batches_continuously = False
     is_causal = True
+    num_key_value_groups = 1  # query heads per key head, under the name that transformers' eager attention reads
 
     @property
     def scaling(self) -> float:
@@ -235,9 +211,8 @@ class InlineAttention(PlacedAttention):
         mixed, weights = self.attend(q, k, v, hidden=hidden, mask=mask, host=host)
         return self.project_output(mixed.flatten(2)), weights
 
-    def _attend_by_host(self, call: RotatedCall, host: dict[str, Any]) -> AttentionOutput:
-        """Attention by the model's own function, or eager if weights are requested: these models always return them."""
-        mask, q, k, v = call.plan.mask, call.queries[0], call.keys[0], call.values
-        if host.get("output_attentions") and (mask is None or isinstance(mask, Tensor)):
-            return eager_attention(self, q, k, v, mask, self.scaling * call.split.terms.logit_scale, self.live_dropout)
-        return super()._attend_by_host(call, host)
+    def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
+        """Compute a rotated call; by the engine if weights are requested, which these models return under sdpa too."""
+        if host.get("output_attentions") and call.plan.backend in ENGINE_BACKENDS:
+            return self._attend_by_engine(call, host, cache)
+        return super().mix(call, host, cache)

@@ -80,7 +80,7 @@ def falcon(attention: str, **config: object) -> FalconForCausalLM:
     return FalconForCausalLM._from_config(own, attn_implementation=attention).eval()
 
 
-@bug("eager_attention in hf_posenc.patches.shared.inline_decoder, which masks by a bool mask instead of adding it")
+@bug("InlineAttention.mix in hf_posenc.patches.shared.inline_decoder, which has the engine compute weights")
 def test_falcon_sees_later_tokens_where_weights_are_asked_for() -> None:
     model = falcon("sdpa")
     with torch.no_grad():
