@@ -13,7 +13,7 @@ from hf_posenc.patches.general.inline import attention_modules
 def innermost(model: nn.Module) -> PreTrainedModel | None:
     """The innermost model of transformers with token embeddings and attention; None if there is not exactly one."""
     candidates = [module for module in model.modules() if reads_tokens(module)]
-    inner = [one for one in candidates if not any(other is not one and _contains(one, other) for other in candidates)]
+    inner = [one for one in candidates if not any(other is not one and other in one.modules() for other in candidates)]
     return inner[0] if len(inner) == 1 else None
 
 
@@ -35,10 +35,6 @@ def embeds_tokens(module: nn.Module) -> bool:
     parts = list(embedding.modules())  # PEFT wraps an embedding to train it
     reads_images = any(isinstance(part, nn.Conv2d) for part in parts)  # its table then embeds patch positions
     return any(isinstance(part, nn.Embedding) for part in parts) and not reads_images
-
-
-def _contains(outer: nn.Module, inner: nn.Module) -> bool:
-    return any(module is inner for module in outer.modules())
 
 
 def unsupported(model: nn.Module) -> UnsupportedModel:

@@ -7,8 +7,6 @@ gives the same outputs when it is intercepted, with and without padding, and wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,7 +16,6 @@ from torch import Tensor, nn
 from hf_posenc.errors import UnsupportedModel, first_line
 from hf_posenc.forward.host_calls import cache_argument, cache_in_output, cache_name
 from hf_posenc.patches.adapter import causal_mask
-from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observer import Observer, inputs_of, observed
 
@@ -99,8 +96,7 @@ def check_inline(model: Any, seen: Observation) -> None:
         runs["a text that is read in two parts"] = partial(cached_outputs, model, call=call)
     for text, run in runs.items():
         intercepted = run(Observer(positions))
-        with own_attention(model):
-            difference = deviation(intercepted, run(Observer(positions)))
+        difference = deviation(intercepted, run(Observer(positions, intercepts=False)))
         if difference > ROUNDING:
             raise UnsupportedModel(
                 f"Attention of this {type(model).__name__} is computed inline, and is not softmax attention over all "
@@ -114,8 +110,8 @@ def check_padding(model: Any, seen: Observation) -> None:
         return
     positions = torch.arange(TOKENS)[None]
     padded = partial(padded_outputs, model, inputs_of(model, positions))
-    with own_attention(model):
-        difference = deviation(padded(Observer(positions), pad_column=1), padded(Observer(positions)))
+    one, other = (padded(Observer(positions, intercepts=False), pad_column=column) for column in (1, 0))
+    difference = deviation(one, other)
     if difference > ROUNDING:
         raise UnsupportedModel(
             f"Padding reaches other tokens of this {type(model).__name__}, as no mask hides it: other padding changes "
@@ -159,16 +155,3 @@ def cached_outputs(model: Any, observer: Observer, call: dict[str, Tensor]) -> T
         past = cache_in_output(out)
         states.append(out[0])
     return torch.cat(states, dim=1)
-
-
-@contextmanager
-def own_attention(model: nn.Module) -> Iterator[None]:
-    """Inside the block, the model's own code computes inline attention."""
-    inline = [module for module in model.modules() if isinstance(module, Inline)]
-    for module in inline:
-        module.runs_unchanged = True
-    try:
-        yield
-    finally:
-        for module in inline:
-            del module.runs_unchanged

@@ -108,12 +108,9 @@ class Inline(nn.Module):
     """Mixin for inline attention in a stand-in: the function in the attribute `ATTEND` computes the attention."""
 
     prefix = "Inline"
-    runs_unchanged: bool = False  # whether the model's own code computes the attention, for comparison
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward; see `run_inline`."""
-        if self.runs_unchanged:
-            return super().forward(*args, **kwargs)
         call = dict(zip(parameters_of(type(self)), args, strict=False)) | kwargs
         return run_inline(self, super().forward, call, partial(self.__dict__[ATTEND], self))
 

@@ -66,6 +66,7 @@ class Observer:
 
     Attributes:
         positions: positions of the tokens, ``[1, token]``.
+        intercepts: whether inline attention is intercepted; else the model's own code computes it, for comparison.
         measures: whether to call every attention module twice; a forward pass with a KV cache does not allow it.
         silent: whether rotary modules return an identity rotation, and position tables zeros.
         unmasked: whether to ignore the attention mask.
@@ -80,6 +81,7 @@ class Observer:
     """
 
     positions: Tensor
+    intercepts: bool = True
     measures: bool = False
     silent: bool = False
     unmasked: bool = False
@@ -138,8 +140,8 @@ def _module_observed(observer: Observer, name: str, module: nn.Module, *, attend
     if attends:
         module.__dict__[OBSERVER] = observer, name
         if not goes_through_interface(module):
-            module.__dict__[ATTEND] = observed_inline_attention
-            module.__class__ = above(own_class(type(module)), Inline)
+            module.__dict__[ATTEND], own = observed_inline_attention, own_class(type(module))
+            module.__class__ = above(own, Inline) if observer.intercepts else own
         hook = partial(_record_attention, observer, name)
         handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
     elif isinstance(module, nn.Embedding):

@@ -15,7 +15,6 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,7 +30,8 @@ FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
 LARGE = 1 << 24  # elements; buffers are smaller
 SCALARS = (bool, int, float, str, type(None))
 LARGE_MATRIX = 1 << 18  # elements; smaller matrices are multiplied densely
-OWN_NUMBER = ("layer_idx", "layer_id", "layer_number")  # attributes that say which layer a module belongs to
+OWN_NUMBER = ("layer_idx", "layer_id", "layer_number", "attn_residual_add_idx", "mlp_residual_add_idx")
+"""Attributes that say which layer a module belongs to."""
 aten = torch.ops.aten
 
 
@@ -118,32 +118,16 @@ def layers_of(model: nn.Module) -> str | None:
 def kinds_of(layers: nn.ModuleList) -> tuple[int, ...]:
     """For each layer, the number of the first layer with the same modules and the same settings."""
     first: dict[Any, int] = {}
-    counters = counters_of(layers)
-    return tuple(first.setdefault(settings_of(layer, counters), number) for number, layer in enumerate(layers))
+    return tuple(first.setdefault(settings_of(layer), number) for number, layer in enumerate(layers))
 
 
-def counters_of(layers: nn.ModuleList) -> set[str]:
-    """Names of layer attributes that grow by a constant step from layer to layer; empty for fewer than three layers."""
-    if len(layers) < 3:
-        return set()
-    counters = set()
-    for name in vars(layers[0]):
-        values = [vars(layer).get(name) for layer in layers]
-        if all(type(value) is int for value in values):
-            steps = {two - one for one, two in pairwise(values)}
-            if len(steps) == 1 and steps != {0}:
-                counters.add(name)
-    return counters
-
-
-def settings_of(layer: nn.Module, counters: set[str]) -> tuple[Any, ...]:
-    """Plain attribute values and parameter shapes of a layer's modules, without layer numbers and counters."""
+def settings_of(layer: nn.Module) -> tuple[Any, ...]:
+    """Plain attribute values and parameter shapes of a layer's modules, without layer numbers."""
     settings = []
     for name, module in layer.named_modules():
         shapes = tuple(None if weight is None else weight.shape for weight in module._parameters.values())
-        ignored = OWN_NUMBER if name else (*OWN_NUMBER, *counters)
         plain = [(key, value) for key, value in vars(module).items() if isinstance(value, SCALARS)]
-        values = tuple((key, value) for key, value in plain if key not in ignored)
+        values = tuple((key, value) for key, value in plain if key not in OWN_NUMBER)
         settings.append((name, type(module).__name__, shapes, values))
     return tuple(settings)
 
