@@ -75,13 +75,11 @@ def replaces_rotation(plan: Plan, geometry: Geometry) -> bool:
     """Whether a plan has a rotation that replaces the model's own."""
     if builds_on_host(plan):
         return False
-    candidates = [(cls, options) for cls, options in plan.parts if cls.replaces_host and may_rotate(cls)]
-    return any(rotates(cls(geometry, **options)) for cls, options in candidates)
-
-
-def may_rotate(cls: type[Scheme]) -> bool:
-    """Whether schemes of a class rotate queries and keys, unless their options say otherwise."""
-    return cls.rotation is not Scheme.rotation or cls.row_rotation is not Scheme.row_rotation
+    for cls, options in plan.parts:
+        may_rotate = cls.rotation is not Scheme.rotation or cls.row_rotation is not Scheme.row_rotation
+        if cls.replaces_host and may_rotate and rotates(cls(geometry, **options)):  # its options may say otherwise
+            return True
+    return False
 
 
 def rotates(scheme: Scheme) -> bool:

@@ -17,6 +17,7 @@ def record_of(
 ) -> SchemeRecord:
     """The record of a class while it is registered, when functions defined below it may not exist yet."""
     about = inspect.cleandoc(cls.__doc__ or "")  # not inherited: a base class has another formula
+    sentence, stop, _ = " ".join(about.split()).partition(". ")
     text = inspect.getdoc(sys.modules[cls.__module__]) or about
     return SchemeRecord(
         name,
@@ -28,7 +29,7 @@ def record_of(
         cache=cache,
         paper=paper,
         title=text.partition("\n")[0],
-        summary=_first_sentence(about),
+        summary=sentence + stop.strip(),
         about=about,
         text=text,
         formula=inspect.cleandoc(vars(cls).get("formula", "")),
@@ -60,11 +61,6 @@ def has_parameters(cls: type[Scheme]) -> bool | None:
             finally:
                 torch.set_default_dtype(dtype)  # a constructor that changes it is found by a check, not hidden here
     return any(trainable) if trainable else None
-
-
-def _first_sentence(text: str) -> str:
-    sentence, stop, _ = " ".join(text.split()).partition(". ")
-    return sentence + stop.strip()
 
 
 def _options_of(cls: type[Scheme]) -> dict[str, tuple[str, str]]:

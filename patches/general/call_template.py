@@ -11,9 +11,8 @@ from transformers import Cache
 
 from hf_posenc.forward.host_calls import CACHE_NAMES
 from hf_posenc.patches.general.attention import parameters_of
-from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import Stand, open_mask, repeated, rotation_of, zeros
-from hf_posenc.patches.general.observer import Observer
+from hf_posenc.patches.general.observer import ObservedInline, Observer
 
 
 def template_of(observer: Observer, call: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def vectors_like(hidden: Tensor, value: Tensor) -> Stand | partial[Tensor]:
 def mask_like(module: nn.Module, mask: Tensor) -> Stand | partial[Tensor]:
     """Placeholder for a mask; inline attention may need a mask even if it hides nothing."""
     value = mask.flatten()[0]
-    opened = isinstance(module, Inline) and bool((mask == value).all())
+    opened = isinstance(module, ObservedInline) and bool((mask == value).all())
     return partial(open_mask, axes=mask.ndim, value=value.item(), dtype=mask.dtype) if opened else Stand.MASK
 
 

@@ -33,7 +33,6 @@ from hf_posenc.patches.general.interception import PRODUCTS, Attend, Interceptio
 from hf_posenc.patches.general.pending_scores import refused
 from hf_posenc.patches.shared.lookup_attention import LookupAttention, PlacedAttention, mask_per_query
 
-ATTEND = "posenc_attend"  # attribute of modules with the mixin `Inline`: the function that computes their attention
 SOFTMAX = "softmax"
 
 
@@ -102,17 +101,6 @@ def run_inline(
     if must_attend and interception.mixed is None:
         raise refused(class_name, "does not multiply queries of all tokens by their keys in this call")
     return interception.with_weights(output)
-
-
-class Inline(nn.Module):
-    """Mixin for inline attention in a stand-in: the function in the attribute `ATTEND` computes the attention."""
-
-    prefix = "Inline"
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own forward; see `run_inline`."""
-        call = dict(zip(parameters_of(type(self)), args, strict=False)) | kwargs
-        return run_inline(self, super().forward, call, partial(self.__dict__[ATTEND], self))
 
 
 class InterceptedInlineAttention(LookupAttention, InterceptedAttention):

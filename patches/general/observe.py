@@ -23,9 +23,8 @@ from hf_posenc.patches.general.blindness import (
 )
 from hf_posenc.patches.general.call_template import template_of
 from hf_posenc.patches.general.fit_rotation import ROUNDING, NotRotation, RotationFit, fit_rotation, nearest_known
-from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
-from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
+from hf_posenc.patches.general.observer import INTERFACE, ObservedInline, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.softmax_scale import with_softmax_scale
 from hf_posenc.patches.general.stand_in import OWN_NUMBER, HankelProducts, StandIn, stand_in
 from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies, with_axes
@@ -163,7 +162,7 @@ def attention_observation(
         name, template,
         LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, keywords.get(WINDOW), chunk_of(module)),
         first=0 if fit is None else fit.first, width=call.arguments[parameters[0]].shape[channels],
-        parameters=parameters, inline=isinstance(module, Inline), receives_keywords=call.receives_keywords,
+        parameters=parameters, inline=isinstance(module, ObservedInline), receives_keywords=call.receives_keywords,
         attributes={WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {},
     )  # fmt: skip
 

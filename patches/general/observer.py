@@ -22,7 +22,7 @@ from hf_posenc.core.rotation import rotate, table
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface, parameters_of
 from hf_posenc.patches.general.classes import above, below, own_class
-from hf_posenc.patches.general.inline import ATTEND, Inline, attention_modules
+from hf_posenc.patches.general.inline import attention_modules, run_inline
 from hf_posenc.patches.general.observation import (
     AttentionObservation,
     RotationShape,
@@ -140,8 +140,8 @@ def _module_observed(observer: Observer, name: str, module: nn.Module, *, attend
     if attends:
         module.__dict__[OBSERVER] = observer, name
         if not goes_through_interface(module):
-            module.__dict__[ATTEND], own = observed_inline_attention, own_class(type(module))
-            module.__class__ = above(own, Inline) if observer.intercepts else own
+            own = own_class(type(module))
+            module.__class__ = above(own, ObservedInline) if observer.intercepts else own
         hook = partial(_record_attention, observer, name)
         handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
     elif isinstance(module, nn.Embedding):
@@ -154,6 +154,17 @@ def _module_observed(observer: Observer, name: str, module: nn.Module, *, attend
     finally:
         for handle in handles:
             handle.remove()
+
+
+class ObservedInline(nn.Module):
+    """Mixin for inline attention of an observed model: `observed_inline_attention` computes the attention."""
+
+    prefix = "Inline"
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own forward; see `run_inline`."""
+        call = dict(zip(parameters_of(type(self)), args, strict=False)) | kwargs
+        return run_inline(self, super().forward, call, partial(observed_inline_attention, self))
 
 
 class ObservedTable(nn.Embedding):

@@ -56,7 +56,6 @@ class DynamicYarn(RotationByLength):
         parts = NTKByParts(
             geometry, beta_fast=beta_fast, beta_slow=beta_slow, ramp=ramp, truncate=truncate, base=base
         )  # fmt: skip
-        self.beta_fast, self.beta_slow, self.ramp, self.truncate = beta_fast, beta_slow, ramp, truncate
         self.slowed = tuple(parts.slowed())
 
     def rotation_of(self, length: int) -> Rotation:

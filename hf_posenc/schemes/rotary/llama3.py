@@ -46,15 +46,13 @@ class Llama3(Stretched):
 
     def frequencies(self) -> tuple[float, ...]:
         """Radians per token of each pair, blended according to its number of rotations."""
-        return tuple(self._blended(w) for w in super().frequencies())
+        low, width, s = self.low_freq_factor, self.high_freq_factor - self.low_freq_factor, self.geometry.factor
+        unscaled = super().frequencies()
+        kept = [min(max((self.rotations_of(w) - low) / width, 0.0), 1.0) for w in unscaled]
+        return tuple((1 - g) * w / s + g * w for w, g in zip(unscaled, kept, strict=True))
 
     def native(self) -> dict[str, Any] | None:
         return self.scaled_as(
             "llama3", factor=self.geometry.factor, low_freq_factor=self.low_freq_factor,
             high_freq_factor=self.high_freq_factor, original_max_position_embeddings=self.geometry.trained_length,
         )  # fmt: skip
-
-    def _blended(self, frequency: float) -> float:
-        share = (self.rotations_of(frequency) - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        share = min(max(share, 0.0), 1.0)
-        return (1 - share) * frequency / self.geometry.factor + share * frequency
