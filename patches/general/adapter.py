@@ -72,12 +72,6 @@ class GeneralAdapter(Adapter):
 
     def trained_length(self, config: PreTrainedConfig) -> int:
         if not isinstance(getattr(config, "max_position_embeddings", None), int):
-            if hasattr(config, "max_source_positions"):  # frames of sound; encoders of text have none
-                raise UnsupportedModel(
-                    f"This {type(self.base).__name__} belongs to a model with an audio encoder, whose configuration "
-                    "limits recordings and transcripts (max_source_positions, max_target_positions), not "
-                    f"texts. {REMEDY}"
-                )
             raise UnsupportedModel(
                 f"{type(config).__name__} has no max_position_embeddings, so its trained length is unknown. {REMEDY}"
             )
@@ -133,17 +127,14 @@ class GeneralAdapter(Adapter):
         for name in self.observation.tables:
             yield base.get_submodule(name), below(type(base.get_submodule(name)), SchemePositionTable)
         codes = implements(scheme, "embed") and not self.observation.tables
-        yield from self._context_keeping_layers(base, codes=codes)
-        if codes and not self.observation.attentions[0].looks_up:
-            layer = self._layer_of(base, self.observation.attentions[0].name)
-            yield layer, above(type(layer), AddsPositionCode)
-
-    def _context_keeping_layers(self, base: nn.Module, *, codes: bool) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
-        """Layers that must keep the `ForwardContext` for recomputation in a backward pass; the first may add codes."""
-        layers = {self._layer_of(base, one.name): None for one in self.observation.attentions if one.looks_up}
+        # Layers that must keep the `ForwardContext` for recomputation in a backward pass; the first may add codes.
+        layers = dict.fromkeys(self._layer_of(base, one.name) for one in self.observation.attentions if one.looks_up)
         for number, layer in enumerate(layers):
             if not isinstance(layer, PatchedAttention):
                 yield layer, above(type(layer), KeepsForwardAndCode if codes and number == 0 else KeepsForward)
+        if codes and not self.observation.attentions[0].looks_up:
+            layer = self._layer_of(base, self.observation.attentions[0].name)
+            yield layer, above(type(layer), AddsPositionCode)
 
     def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
         seen = self.observation

@@ -133,7 +133,9 @@ def observation_from(model: Any, observer: Observer, places: list[int]) -> Obser
         attention_observation(model, observer, number, name, known, places)
         for number, name in enumerate(observer.calls)
     )
-    causal = any(hides_the_next(call.rotated.keywords["mask"]) for call in observer.calls.values())
+    masks = [call.rotated.keywords["mask"] for call in observer.calls.values()]
+    # A window of an encoder hides only tokens that are farther away than token 1 is from token 0.
+    causal = any(mask is not None and bool(mask[0, 0, 0, 1] <= HIDDEN) for mask in masks)
     if causal and observer.repeated:
         raise UnsupportedModel(
             f"An attention module of this {type(model).__name__} ({min(observer.repeated)}) computes several layers, "
@@ -150,8 +152,7 @@ def attention_observation(
     """The observation of one attention module, number ``number``, from its recorded call."""
     call, module = observer.calls[name], model.get_submodule(name)
     query, key, keywords = call.rotated
-    refuse_bias_and_selection(model, keywords)
-    refuse_joint_keys(model, query.shape[2], key.shape[2])
+    refuse_other_attention(model, keywords, query.shape[2], key.shape[2])
     before, after = (torch.cat((one.query, one.key), dim=1)[0] for one in (call.silent, call.rotated))
     fit = fitted(model, number, before, after, places)
     fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
@@ -176,11 +177,6 @@ def chunk_of(attention: Any) -> int | None:
     return int(config.attention_chunk_size)
 
 
-def hides_the_next(mask: Tensor | None) -> bool:
-    """Whether the mask hides token 1 from token 0: a window of an encoder hides only tokens that are farther away."""
-    return mask is not None and bool(mask[0, 0, 0, 1] <= HIDDEN)
-
-
 def refuse_shared_keys(model: Any, keys: Mapping[str, Tensor]) -> None:
     """Refuse a model in which layers attend to the keys of an earlier layer, which that layer has rotated.
 
@@ -201,8 +197,8 @@ def refuse_shared_keys(model: Any, keys: Mapping[str, Tensor]) -> None:
         earlier[name] = own_key
 
 
-def refuse_bias_and_selection(model: Any, call: Mapping[str, Any]) -> None:
-    """Refuse attention with its own positional bias, or over keys that a separate, rotated query selects."""
+def refuse_other_attention(model: Any, call: Mapping[str, Any], tokens: int, keys: int) -> None:
+    """Refuse attention with its own positional bias, over selected keys, or over keys of several tokens."""
     chosen = [name for name, value in call.items() if "indices" in name and value is not None]
     biased = [name for name, value in call.items() if "bias" in name and value is not None]
     if biased:
@@ -220,11 +216,7 @@ def refuse_bias_and_selection(model: Any, call: Mapping[str, Any]) -> None:
             f"Attention of this {type(model).__name__} reads only some keys ({chosen[0]}), selected by a separate "
             f"rotated query that no scheme would reach. {REMEDY}"
         )
-
-
-def refuse_joint_keys(model: Any, tokens: int, keys: int) -> None:
-    """Refuse attention with more keys than tokens; DeepSeek V4, for example, adds keys that each compress several."""
-    if keys != tokens:
+    if keys != tokens:  # DeepSeek V4 adds keys that each compress several
         raise UnsupportedModel(
             f"Attention of this {type(model).__name__} sees {keys} keys where {tokens} tokens are in reach: some "
             f"stand for several tokens, and have positions that no scheme would reach. {REMEDY}"

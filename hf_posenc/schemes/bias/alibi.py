@@ -82,14 +82,11 @@ class ALiBi(Scheme):
 
     def bias(self, ctx: PositionContext) -> KeyBias | ToeplitzBias:
         """Bias of every key, ``[batch or 1, heads, key]``, or of every distance; never of every pair."""
-        slopes = self._slopes(ctx)
+        slopes = ctx.constant(self.slopes) if self.log_slopes is None else self.log_slopes.float().exp()
+        slopes = slopes / self.interpolate
         if not ctx.causal and self.halves:
             return ToeplitzBias(lambda distance: _one_sided(slopes, distance))
         return linear_bias(slopes, ctx, None if self.log_slopes is not None else (id(self.original), "bias of keys"))
-
-    def _slopes(self, ctx: PositionContext) -> Tensor:
-        slopes = ctx.constant(self.slopes) if self.log_slopes is None else self.log_slopes.float().exp()
-        return slopes / self.interpolate
 
 
 def linear_bias(slopes: Tensor, ctx: PositionContext, once: Hashable | None = None) -> KeyBias | ToeplitzBias:

@@ -20,17 +20,14 @@ section 3; github.com/mit-han-lab/streaming-llm. Learned logit: OpenAI 2025, gpt
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
-from annotated_types import Ge
 from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.options import NotNegativeInt, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
 STREAMING = 4  # number of sinks in the paper
@@ -58,7 +55,7 @@ class Sinks(Scheme):
         self,
         geometry: Geometry,
         *,
-        sinks: Annotated[int, Ge(0)] = STREAMING,
+        sinks: NotNegativeInt = STREAMING,
         recent: PositiveInt | None = None,
         learned_logit: bool = False,
     ) -> None:

@@ -12,16 +12,13 @@ github.com/Glaciohound/LM-Infinite. The optional attention to the top keys betwe
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
-from annotated_types import Ge
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import Band, Region, at_zero
-from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.options import NotNegativeInt, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.remap.rerope import KeyCache, RotatesKeysByRegion
 
@@ -49,7 +46,7 @@ class LMInfinite(RotatesKeysByRegion):
         self,
         geometry: Geometry,
         *,
-        n_global: Annotated[int, Ge(0)] = 10,
+        n_global: NotNegativeInt = 10,
         n_local: PositiveInt | None = None,
         key_cache: KeyCache = "copies",
     ) -> None:

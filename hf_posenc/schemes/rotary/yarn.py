@@ -60,18 +60,12 @@ class NTKByParts(Stretched):
         return tuple((1 - g) * w + g * w / s for w, g in zip(unscaled, self.slowed(), strict=True))
 
     def slowed(self) -> list[float]:
-        """γ of each pair: 0 keeps its frequency, 1 divides it by the factor."""
-        return self.slowed_by_pair() if self.ramp == "dim" else self.slowed_by_rotations(super().frequencies())
-
-    def slowed_by_pair(self) -> list[float]:
-        """γ, linear in the pair index between the pairs of β_fast and β_slow rotations."""
-        first, last = self.pair_with_rotations(self.beta_fast), self.pair_with_rotations(self.beta_slow)
-        return slowed_between(first, last, self.dims, truncate=self.truncate)
-
-    def slowed_by_rotations(self, unscaled: tuple[float, ...]) -> list[float]:
-        """γ, linear in the number of rotations within the trained length."""
-        width = self.beta_fast - self.beta_slow
-        return [1 - min(max((self.rotations_of(w) - self.beta_slow) / width, 0.0), 1.0) for w in unscaled]
+        """γ of each pair, linear in its index or its rotations: 0 keeps its frequency, 1 divides it by the factor."""
+        if self.ramp == "dim":
+            first, last = self.pair_with_rotations(self.beta_fast), self.pair_with_rotations(self.beta_slow)
+            return slowed_between(first, last, self.dims, truncate=self.truncate)
+        rotations, width = map(self.rotations_of, super().frequencies()), self.beta_fast - self.beta_slow
+        return [1 - min(max((count - self.beta_slow) / width, 0.0), 1.0) for count in rotations]
 
     def native(self) -> dict[str, Any] | None:
         """transformers' YaRN without a temperature; it has only the ramp by pair index."""

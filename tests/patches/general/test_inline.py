@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hf_posenc import patch_model
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.patches.general.interception import Interception
+from hf_posenc.patches.general.inline import Interception
 
 from ...families.tiny import tiny, tokens
 
