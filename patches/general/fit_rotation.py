@@ -7,7 +7,7 @@ position gives the frequency with all digits of its angle.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,27 +15,15 @@ from torch import Tensor
 from hf_posenc.core.geometry import Layout, Rotation
 
 ROUNDING = 1e-4  # largest difference between a vector and its fit, relative to the longest vector, due to float32
-
-
-@dataclass(frozen=True)
-class RotationFit:
-    """A measured rotation.
-
-    Attributes:
-        rotation: frequencies, layout and amplitude for the channels ``first`` to ``first + rotation.dims``.
-        first: first rotated channel of a head.
-    """
-
-    rotation: Rotation
-    first: int
+TOLERANCE = 10 * ROUNDING  # largest relative difference of frequencies, and a thousandth of it as an absolute one
 
 
 class NotRotation(Exception):
     """Vectors change with the position, but not by a rotation of channel pairs."""
 
 
-def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> RotationFit | None:
-    """The rotation that maps ``before`` to ``after``; None if they are equal.
+def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> tuple[Rotation | None, int]:
+    """The rotation that maps ``before`` to ``after`` and its first channel; None and 0 if they are equal.
 
     Args:
         before: ``[heads, position, head_dim]``.
@@ -47,7 +35,7 @@ def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> Rotatio
     """
     changed = (after != before).any(0).any(0).nonzero().flatten().tolist()  # other channels keep their exact bits
     if not changed:
-        return None
+        return None, 0
     before, after = before.double(), after.double()
     size = float(after.norm(dim=-1).max())
     for first, dims, layout in candidates(changed, before.shape[-1]):
@@ -57,7 +45,7 @@ def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> Rotatio
             amplitude = float(turns.abs().mean())
             exact = 1.0 if abs(amplitude - 1) < ROUNDING else amplitude
             frequencies = frequencies_of(turns.angle(), positions)
-            return RotationFit(Rotation(frequencies, layout, amplitude=exact), first)
+            return Rotation(frequencies, layout, amplitude=exact), first
     raise NotRotation(f"{len(changed)} of {before.shape[-1]} channels change with the position, and not in pairs")
 
 
@@ -97,19 +85,18 @@ def frequencies_of(angles: Tensor, positions: list[int]) -> tuple[float, ...]:
     return tuple(frequencies.tolist())
 
 
-def nearest_known(fit: RotationFit, known: list[tuple[float, ...]], tolerance: float) -> RotationFit:
-    """The fit with the exact frequencies of the first known rotation within ``tolerance``; unchanged if none is.
+def nearest_known(fit: Rotation, known: list[tuple[float, ...]]) -> Rotation:
+    """The fit with the exact frequencies of the first known rotation within `TOLERANCE`; unchanged if none is.
 
     Args:
         fit: measured rotation.
         known: frequencies in the model's buffers and configuration.
-        tolerance: largest difference relative to each frequency, plus a thousandth of it as an absolute difference.
     """
-    measured = torch.tensor(fit.rotation.frequencies, dtype=torch.float64)
+    measured = torch.tensor(fit.frequencies, dtype=torch.float64)
     for values in known:
         if len(values) != len(measured):
             continue
         stated = torch.tensor(values, dtype=torch.float64)
-        if bool(((stated - measured).abs() <= tolerance * stated.abs() + tolerance * 1e-3).all()):
-            return RotationFit(Rotation(values, fit.rotation.layout, amplitude=fit.rotation.amplitude), fit.first)
+        if bool(((stated - measured).abs() <= TOLERANCE * stated.abs() + TOLERANCE * 1e-3).all()):
+            return replace(fit, frequencies=values)
     return fit

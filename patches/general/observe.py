@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.core.geometry import LayerKind
+from hf_posenc.core.geometry import LayerKind, Rotation
 from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import parameters_of
@@ -22,7 +22,7 @@ from hf_posenc.patches.general.blindness import (
     check_padding,
 )
 from hf_posenc.patches.general.call_template import template_of
-from hf_posenc.patches.general.fit_rotation import ROUNDING, NotRotation, RotationFit, fit_rotation, nearest_known
+from hf_posenc.patches.general.fit_rotation import NotRotation, fit_rotation, nearest_known
 from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
 from hf_posenc.patches.general.observer import INTERFACE, ObservedInline, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.softmax_scale import with_softmax_scale
@@ -154,15 +154,14 @@ def attention_observation(
     query, key, keywords = call.rotated
     refuse_other_attention(model, keywords, query.shape[2], key.shape[2])
     before, after = (torch.cat((one.query, one.key), dim=1)[0] for one in (call.silent, call.rotated))
-    fit = fitted(model, number, before, after, places)
-    fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
-    rotary = None if fit is None else as_host_rotary(model, fit, query.shape[-1])
+    fit, first = fitted(model, number, before, after, places)
+    rotary = None if fit is None else as_host_rotary(model, nearest_known(fit, known), query.shape[-1])
     template, parameters = template_of(observer, call.arguments, module), parameters_of(type(module))
     channels = 1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1
     return AttentionObservation(
         name, template,
         LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, keywords.get(WINDOW), chunk_of(module)),
-        first=0 if fit is None else fit.first, width=call.arguments[parameters[0]].shape[channels],
+        first=first, width=call.arguments[parameters[0]].shape[channels],
         parameters=parameters, inline=isinstance(module, ObservedInline), receives_keywords=call.receives_keywords,
         attributes={WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {},
     )  # fmt: skip
@@ -223,8 +222,8 @@ def refuse_other_attention(model: Any, call: Mapping[str, Any], tokens: int, key
         )
 
 
-def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[int]) -> RotationFit | None:
-    """Rotation that a layer applies to its queries and keys ``[heads, position, head_dim]``; None if it has none."""
+def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[int]) -> tuple[Rotation | None, int]:
+    """Rotation that a layer applies to queries and keys ``[heads, position, head_dim]`` or None, and its channel."""
     try:
         return fit_rotation(before, after, places)
     except NotRotation as error:

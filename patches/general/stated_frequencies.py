@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from hf_posenc.core.geometry import HostRotary, geometric
+from hf_posenc.core.geometry import HostRotary, Rotation, geometric
 from hf_posenc.patches.general.blindness import LIMIT, TOKENS, deviation, outputs
-from hf_posenc.patches.general.fit_rotation import RotationFit
 from hf_posenc.patches.general.observation import AttentionObservation, Observation
 from hf_posenc.patches.general.observer import Observer, inputs_of
 from hf_posenc.patches.shared.rope_parameters import rotations
@@ -49,9 +48,8 @@ def stated_frequencies(model: Any, observer: Observer) -> list[tuple[float, ...]
     return list(dict.fromkeys(exact + [tuple(buffer.double().flatten().tolist()) for buffer in buffers]))
 
 
-def as_host_rotary(model: Any, fit: RotationFit, head_dim: int) -> HostRotary:
+def as_host_rotary(model: Any, rotation: Rotation, head_dim: int) -> HostRotary:
     """The `HostRotary` of a measured rotation; the amplitude of fully rotated heads becomes a logit scale."""
-    rotation = fit.rotation
     frequencies: Any = rotation.frequencies
     base = base_of(frequencies, bases_of(model.config))
     if rotation.dims < head_dim:

@@ -44,21 +44,21 @@ def test_the_rotation_that_was_applied(
 ) -> None:
     x = torch.randn(3, len(POSITIONS), first + 2 * pairs + rest, generator=torch.Generator().manual_seed(0))
     frequencies = [sign * base ** (-m / pairs) for m in range(pairs)]
-    fit = fit_rotation(x, rotated(x, frequencies, layout, first, amplitude), POSITIONS)
+    fit, channel = fit_rotation(x, rotated(x, frequencies, layout, first, amplitude), POSITIONS)
     assert fit is not None
-    assert (fit.first, fit.rotation.layout, fit.rotation.dims) == (first, layout, 2 * pairs)
-    assert fit.rotation.amplitude == pytest.approx(amplitude, rel=1e-6)
+    assert (channel, fit.layout, fit.dims) == (first, layout, 2 * pairs)
+    assert fit.amplitude == pytest.approx(amplitude, rel=1e-6)
     # Angles are known to 1e-7 of 2π or so, at positions up to 2¹⁴.
-    assert fit.rotation.frequencies == pytest.approx(frequencies, rel=1e-6, abs=1e-9)
+    assert fit.frequencies == pytest.approx(frequencies, rel=1e-6, abs=1e-9)
 
 
 def test_pairs_at_rest_between_those_that_rotate() -> None:
     """Gemma 4 pairs channels over the whole head, and rotates the first pairs only."""
     x = torch.randn(2, len(POSITIONS), 16)
-    fit = fit_rotation(x, rotated(x, [1.0, 0.3, 0, 0, 0, 0, 0, 0], "half", 0, 1.0), POSITIONS)
+    fit, channel = fit_rotation(x, rotated(x, [1.0, 0.3, 0, 0, 0, 0, 0, 0], "half", 0, 1.0), POSITIONS)
     assert fit is not None
-    assert (fit.first, fit.rotation.dims, fit.rotation.layout) == (0, 16, "half")
-    assert fit.rotation.frequencies == pytest.approx([1.0, 0.3, 0, 0, 0, 0, 0, 0], abs=1e-7)
+    assert (channel, fit.dims, fit.layout) == (0, 16, "half")
+    assert fit.frequencies == pytest.approx([1.0, 0.3, 0, 0, 0, 0, 0, 0], abs=1e-7)
 
 
 @pytest.mark.parametrize("change", ["added", "weighted", "accelerated"])
