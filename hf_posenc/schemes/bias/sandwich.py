@@ -16,7 +16,6 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, geometric
 from hf_posenc.core.terms import ToeplitzBias
-from hf_posenc.core.tracing import has_dynamic_length
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import by_head, exact, per_distance
@@ -47,8 +46,6 @@ class Sandwich(Scheme):
         def at_known(distance: Tensor) -> Tensor:
             # Without parameters, all layers share one table.
             distances = torch.arange(reach + 1, device=ctx.device)
-            if has_dynamic_length(reach):  # a symbol cannot be part of a key
-                return by_head(factors, self.sum_of_cosines(distances)[distance.abs()])
             sums = ctx.once(("sandwich", self.frequencies, reach), lambda: self.sum_of_cosines(distances))
             return by_head(factors, sums[distance.abs()])
 
