@@ -22,7 +22,7 @@ from hf_posenc.schemes.bias.alibi import code_slopes
 class PatchedMptAttention(InlineAttention, MptAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs stay the model's own."""
 
-    factor_name = "softmax_scale"
+    score_factor = "softmax_scale"
     dropout_name = "attn_dropout_p"
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

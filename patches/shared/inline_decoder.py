@@ -153,31 +153,18 @@ class InlineAdapter(Adapter):
         slopes = self.geometry(base.config, trained_length=1, target_length=1).slopes
         q, k, v = patched.split(attention, normed)
         q, k = self.rotated(base, q, k, positions)
-        mixed = attention_with_slopes(q, k, v, getattr(attention, patched.factor_name), slopes, positions)
+        mixed = attention_with_slopes(q, k, v, getattr(attention, patched.score_factor), slopes, positions)
         return patched.project_output(attention, mixed)
 
 
 class InlineAttention(PlacedAttention):
-    """Mixin of patched attention modules that receive the keywords of the call in the bias argument.
+    """Mixin of patched attention modules that receive the keywords of the call in the bias argument."""
 
-    Class attributes:
-        factor_name: attribute with the factor of q · k.
-    """
-
-    factor_name: ClassVar[str] = "inv_norm_factor"
+    score_factor = "inv_norm_factor"
     host_eager = staticmethod(eager_attention_forward)
     batches_continuously = False
     is_causal = True
     num_key_value_groups = 1  # query heads per key head, under the name that transformers' eager attention reads
-
-    @property
-    def scaling(self) -> float:
-        """Factor of q · k, which these classes store under another name."""
-        return getattr(self, self.factor_name)
-
-    @scaling.setter
-    def scaling(self, value: float) -> None:
-        setattr(self, self.factor_name, value)
 
     @property
     def backend(self) -> str:
