@@ -110,7 +110,6 @@ class InterceptedAttention(PlacedAttention):
     prefix = "Patched"
     score_factor = "posenc_scaling"  # the softmax scale that the model's own forward passes
     heeded_keywords = frozenset(("softcap", "s_aux", "deterministic"))
-    scaling = None  # type: ignore[assignment]  # default for classes without it; others set it on the instance
 
     @property
     def host_eager(self) -> Callable[..., Any]:  # type: ignore[override]

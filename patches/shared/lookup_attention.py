@@ -48,7 +48,6 @@ class LookupAttention(PlacedAttention):
     """
 
     host_eager = staticmethod(eager_attention_forward)
-    scaling = None  # type: ignore[assignment]  # default for classes without it; others set it on the instance
 
     @property
     def backend(self) -> str:
