@@ -145,7 +145,7 @@ def check_base(adapter: Adapter, base: Any) -> None:
 
 
 class _Reached(Exception):
-    """Ends a forward pass at the first call of `attend`; its argument is the flaw of that call, or None."""
+    """Ends a forward pass at the first call of `attend`."""
 
 
 def check_forward(adapter: Adapter, base: Any) -> None:
@@ -165,32 +165,32 @@ def check_forward(adapter: Adapter, base: Any) -> None:
         call["attention_mask"] = torch.tensor([[0, 1] if causal else [1, 0]], device=device)
         call |= cache_argument(type(base), DynamicCache() if causal and cache_name(type(base)) else None)
     for attention in attentions:
-        attention.__dict__["attend"] = partial(_end_at_attend, attention, call)
-    flaw: tuple[str, str] | None = None
+        attention.__dict__["attend"] = partial(_end_at_attend, type(adapter), attention, call)
     try:
         with torch.no_grad():
             base(**call)
-    except _Reached as reached:
-        flaw = reached.args[0]
+    except _Reached:
+        pass
     except PosEncError:
         raise
     except Exception as error:  # a model that needs other inputs raises its own error when it is called
-        flaw = not_passed_on(model_name, str(error).rstrip(".")) if KEYWORD in str(error) else None
+        if KEYWORD in str(error):
+            refuse_lost_keyword(type(adapter), model_name, str(error).rstrip("."))
     else:
         happened = f"patches modules of a {model_name} whose forward pass never calls their `attend`"
-        flaw = happened, "Name the attention classes that it calls in `attention`, and call `attend` in their forward"
+        remedy = "Name the attention classes that it calls in `attention`, and call `attend` in their forward"
+        refuse(type(adapter), happened, remedy)
     finally:
         for attention in attentions:
             del attention.__dict__["attend"]
-    if flaw is not None:
-        refuse(type(adapter), *flaw)
     if is_third_party(adapter):
         check_base(adapter, base)
 
 
-def not_passed_on(model_name: str, reason: str) -> tuple[str, str]:
-    """The flaw and the remedy for a base model that does not pass the keyword of a forward pass to its layers."""
-    return (
+def refuse_lost_keyword(cls: type[Adapter], model_name: str, reason: str) -> NoReturn:
+    """Refuse a base model that does not pass the keyword of a forward pass to its layers."""
+    refuse(
+        cls,
         f"patches a {model_name} that does not hand down the keyword {KEYWORD}, which holds the positions and the "
         f"padding of a call: {reason}",
         "Declare **kwargs in the forward of the base model and of its layers, pass them on, and to `attend` as host=; "
@@ -198,12 +198,8 @@ def not_passed_on(model_name: str, reason: str) -> tuple[str, str]:
     )
 
 
-def _end_at_attend(attention: Any, call: dict[str, Any], *args: Any, **kwargs: Any) -> NoReturn:
-    """Replacement of `attend`: raises `_Reached` with the flaw of its arguments, or None."""
-    raise _Reached(_flaw_of(attention, call, *args, **kwargs))
-
-
-def _flaw_of(
+def _end_at_attend(
+    cls: type[Adapter],
     attention: Any,
     call: dict[str, Any],
     q: Tensor,
@@ -215,29 +211,29 @@ def _flaw_of(
     hidden: Any = None,
     cache: Any = None,
     **_: Any,
-) -> tuple[str, str] | None:
-    """The flaw of the arguments of `attend` in a ``call`` of the model, and its remedy; None without a flaw."""
+) -> NoReturn:
+    """Replacement of `attend`: refuse flawed arguments in a ``call`` of the model, else raise `_Reached`."""
     geometry, model_name = attention.scheme.geometry, type(attention.__dict__[OWNER]).__name__
     if host.get(KEYWORD) is None:
-        return not_passed_on(model_name, "its attention does not get it")
+        refuse_lost_keyword(cls, model_name, "its attention does not get it")
     hands = f"patches a {model_name} in which {type(attention).__name__} hands"
     if "attention_mask" in call:  # a third party's adapter
         shapes = [list(x.shape[:3]) for x in (q, k, v)]
         if shapes != [[1, heads, 2] for heads in (geometry.heads, geometry.kv_heads, geometry.kv_heads)]:
             remedy = "Pass [batch, heads or kv_heads, new token, head_dim], nothing repeated"
-            return f"{hands} q, k, v {shapes} to `attend`", remedy
+            refuse(cls, f"{hands} q, k, v {shapes} to `attend`", remedy)
         if not isinstance(hidden, Tensor) or hidden.shape[:-1] != (1, 2):
             remedy = "Pass what it projects, [batch, new token, width], as hidden="
-            return f"{hands} no hidden states of two tokens to `attend`", remedy
+            refuse(cls, f"{hands} no hidden states of two tokens to `attend`", remedy)
         if mask is None:
-            return f"{hands} no mask of a padded text to `attend`", "Pass the model's own mask to it, as mask="
+            refuse(cls, f"{hands} no mask of a padded text to `attend`", "Pass the model's own mask to it, as mask=")
     if not any(name in call for name in CACHE_NAMES):
-        return None
+        raise _Reached
     cache = pop_cache({**host, "cache": cache} if cache is not None else dict(host))
     if cache is None:
         remedy = "Pass it to the attention, and to `attend` as cache="
-        return f"{hands} no KV cache in a call that has one to `attend`", remedy
+        refuse(cls, f"{hands} no KV cache in a call that has one to `attend`", remedy)
     if cache.get_seq_length(attention.layer_idx):
         remedy = "Do not update the cache, which `attend` does"
-        return f"{hands} a KV cache that holds the new keys to `attend`", remedy
-    return None
+        refuse(cls, f"{hands} a KV cache that holds the new keys to `attend`", remedy)
+    raise _Reached
