@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import astuple
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -29,6 +30,7 @@ Share = Annotated[float, Gt(0), Lt(1)]
 NotNegative = Annotated[float, Ge(0)]
 
 FLAG = "True or False"
+SIGNS: dict[type, str] = {Gt: ">", Ge: "≥", Le: "≤", Lt: "<"}
 LARGEST, SMALLEST = 1e18, 1e-12  # sizes of numbers: beyond them float32 overflows, or rounds every difference away
 LARGEST_INT = 2**31 - 1  # whole numbers count tokens and rows
 LONGEST_LIST = 1 << 16  # values; lists have at most one value per channel or layer
@@ -123,12 +125,5 @@ def written(hint: Any) -> str:
 
 def bound(limit: Any) -> str:
     """A limit in words: ``"> 0"``."""
-    if isinstance(limit, Gt):
-        return f"> {limit.gt}"
-    if isinstance(limit, Ge):
-        return f"≥ {limit.ge}"
-    if isinstance(limit, Le):
-        return f"≤ {limit.le}"
-    if isinstance(limit, Lt):
-        return f"< {limit.lt}"
-    return str(limit)
+    sign = SIGNS.get(type(limit))
+    return str(limit) if sign is None else f"{sign} {astuple(limit)[0]}"
