@@ -33,6 +33,7 @@ class PartialAttention:
         mask: float32 ``[1, 1, rows, keys]``, added to the scores; or a window (see `by_device.MaskOrWindow`); or None.
         offset: constant per query that the mask omits, added to the log-sum-exp, float32 ``[batch or 1, heads, rows]``;
             or None.
+        flipped: whether the mask is for the queries in reverse order.
     """
 
     region: int
@@ -41,6 +42,11 @@ class PartialAttention:
     causal: bool = False
     mask: MaskOrWindow = None
     offset: Tensor | None = None
+    flipped: bool = False
+
+    def ordered(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Tensors of the queries ``[batch, heads, rows, …]`` from their own order to that of the mask, or back."""
+        return tuple(tensor.flip(2) for tensor in tensors) if self.flipped else tensors
 
 
 def attend(partials: Sequence[PartialAttention], call: AttentionCall) -> Tensor:
@@ -48,7 +54,7 @@ def attend(partials: Sequence[PartialAttention], call: AttentionCall) -> Tensor:
 
     Every query must have a visible key in some partial.
     """
-    cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask, p.offset) for p in partials)
+    cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask, p.offset, p.flipped) for p in partials)
     return merged(cuts, call.scale, len(call.queries), call.terms.sink, call.values, *call.queries, *call.keys)
 
 
@@ -74,23 +80,26 @@ def with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PartialSum:
-    """Running merge of partials; the first partial of a query is copied."""
+    """Running merge of partials; the first partial of a query is copied. ``dtype`` is float32 if any are merged."""
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, dtype: torch.dtype = torch.float32) -> None:
         batch, heads, rows, dim = like.shape
         # The kernel's memory layout: merging and joining the heads then read contiguous memory.
-        self.out = like.new_empty(batch, rows, heads, dim, dtype=torch.float32).transpose(1, 2)
+        self.out = like.new_empty(batch, rows, heads, dim, dtype=dtype).transpose(1, 2)
         self.lse = like.new_empty(batch, rows, heads, dtype=torch.float32).transpose(1, 2)
         self.reached = bytearray(rows)
 
     def add(self, rows: slice, part: Tensor, part_lse: Tensor) -> None:
         """Merge a partial output ``[batch, heads, rows, dim]`` and its log-sum-exp ``[batch, heads, rows]``."""
         reached, out, lse = self.reached[rows], self.out[:, :, rows], self.lse[:, :, rows]
-        if any(reached):
-            if not all(reached):
-                unset = torch.tensor([not flag for flag in reached], device=lse.device)
-                out[:, :, unset], lse[:, :, unset] = 0.0, -torch.inf
+        if all(reached):
             merge_into(out, lse, part, part_lse)
+        elif any(reached):
+            unset = torch.tensor([not flag for flag in reached], device=lse.device)
+            out[:, :, unset], lse[:, :, unset] = 0.0, -torch.inf
+            merge_into(out, lse, part, part_lse)
+        elif len(reached) == len(self.reached):
+            self.out, self.lse = part.to(self.out.dtype), part_lse
         else:
             out.copy_(part)
             lse.copy_(part_lse)
@@ -115,12 +124,16 @@ def merge_partials(
         scale: factor of q · k.
         sink: logit of one extra key without a value, ``[heads]``.
     """
-    kernel, total = by_device.kernel_of(values), PartialSum(queries[0])
-    for cut in partials:
-        part, part_lse = kernel.attend(
-            queries[cut.region][:, :, cut.rows], keys[cut.region][:, :, cut.keys], values[:, :, cut.keys],
+    kernel, cuts = by_device.kernel_of(values), list(partials)
+    # Whether the partials follow one another, so that every query is in one of them.
+    is_sequence = [0, *(cut.rows.stop for cut in cuts)] == [*(cut.rows.start for cut in cuts), queries[0].shape[2]]
+    total = PartialSum(queries[0], queries[0].dtype if is_sequence else torch.float32)
+    for cut in cuts:
+        (query,) = cut.ordered(queries[cut.region][:, :, cut.rows])
+        part, part_lse = cut.ordered(*kernel.attend(
+            query, keys[cut.region][:, :, cut.keys], values[:, :, cut.keys],
             causal=cut.causal, mask=cut.mask, scale=scale,
-        )  # fmt: skip
+        ))  # fmt: skip
         total.add(cut.rows, part, part_lse if cut.offset is None else part_lse + cut.offset)
     out, lse = (total.out, total.lse) if sink is None else with_sink(total.out, total.lse, sink)
     return out.to(queries[0].dtype), lse
@@ -155,11 +168,14 @@ class MergedAttention(torch.autograd.Function):
         for cut in ctx.partials:
             rows, seen = cut.rows, cut.keys
             part_lse = lse[:, :, rows] if cut.offset is None else lse[:, :, rows] - cut.offset
+            d_out, query, own_out, part_lse = cut.ordered(
+                grad[:, :, rows], rotated[cut.region][:, :, rows], out[:, :, rows], part_lse
+            )
             dq, dk, dv = kernel.gradient(
-                grad[:, :, rows], rotated[cut.region][:, :, rows], rotated[count + cut.region][:, :, seen],
-                values[:, :, seen], out[:, :, rows], part_lse, causal=cut.causal, mask=cut.mask, scale=ctx.scale,
+                d_out, query, rotated[count + cut.region][:, :, seen], values[:, :, seen], own_out, part_lse,
+                causal=cut.causal, mask=cut.mask, scale=ctx.scale,
             )  # fmt: skip
-            d_rotated[cut.region][:, :, rows] += dq
+            d_rotated[cut.region][:, :, rows] += cut.ordered(dq)[0]
             d_rotated[count + cut.region][:, :, seen] += dk
             d_values[:, :, seen] += dv
         return None, None, None, gradient_of_sink(sink, out, lse, grad), d_values, *d_rotated

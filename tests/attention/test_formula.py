@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from hf_posenc.attention import dispatch
-from hf_posenc.attention.routes import band_cuts, dense_blocks, hankel_view, sliding_window
+from hf_posenc.attention.routes import band_cuts, dense_blocks, sliding_window, toeplitz_bias
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
 
@@ -23,7 +23,7 @@ ROUTES = {
     "split by row": "regions_cpu", "sink": "regions_cpu", "window": "sliding_window", "rows": "length_rotation",
     "content": "dense_blocks",
 }  # fmt: skip
-EDGES = sorted({1, 2, dense_blocks.ROWS, dense_blocks.ROWS + 1, hankel_view.ROWS - 1, sliding_window.ROWS + 1})
+EDGES = sorted({1, 2, dense_blocks.ROWS, dense_blocks.ROWS + 1, toeplitz_bias.ROWS - 1, sliding_window.ROWS + 1})
 LENGTH = 40
 BOTH = tokens([0] * 3 + [1] * 29 + [0] * 8, [0] * 9 + [1] * 31)
 # transformers gives a bool mask wherever the call is neither a square nor one row.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +22,8 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
-from hf_posenc.attention.routes.bias_gradient import gradients
+from hf_posenc.attention.routes.learned_bias import ROWS as LEARNED_ROWS
+from hf_posenc.attention.routes.learned_bias import Gradients, LearnedBias, gradients, pieces
 from hf_posenc.core.grouped_heads import packed_mask
 from hf_posenc.core.terms import KeyBias
 from hf_posenc.core.tracing import is_traced
@@ -63,7 +62,8 @@ def _decode(mask: Tensor, call: AttentionCall) -> Tensor:
 
 
 def _learned(values: Tensor, call: AttentionCall) -> Tensor:
-    return LearnedKeyBias.apply(call.queries[0], call.keys[0], call.values, values, call.scale)
+    cut = partial(_partials, queries=call.query_length)
+    return LearnedBias.apply(cut, _gradients, call.scale, call.queries[0], call.keys[0], call.values, values)
 
 
 def _values(call: AttentionCall) -> Tensor:
@@ -100,38 +100,23 @@ def _before(values: Tensor, rows: slice, keys: slice) -> Iterator[PartialAttenti
         yield PartialAttention(0, rows, keys, mask=mask, offset=offset)
 
 
-class LearnedKeyBias(torch.autograd.Function):
-    """Attention with gradients, also of the bias ``[batch or 1, heads, key]``."""
+def _gradients(tensors: tuple[Tensor, ...], values: Tensor, scale: float) -> Gradients:
+    """Gradients of query, key, value and bias ``[batch or 1, heads, key]``, from the first argument of `gradients`."""
+    query, key = tensors[:2]
+    queries, ahead, d_values = query.shape[2], key.shape[2] - query.shape[2], torch.zeros_like(values)
+    blocks = [(block, slice(0, block.stop + ahead)) for block in pieces(0, queries, LEARNED_ROWS)]
+    later = torch.ones(LEARNED_ROWS, LEARNED_ROWS, dtype=torch.bool, device=query.device).triu(1)
 
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, values: Tensor, scale: float) -> Tensor:
-        """Attention output; saves the tensors of the backward pass."""
-        out, lse = merge.merge_partials(_partials(values, query.shape[2]), (query,), (key,), value, scale)
-        ctx.save_for_backward(query, key, value, values, out, lse)
-        ctx.scale = scale
-        return out
+    def write_bias(sample: int, head: int, rows: slice, seen: slice, bias: Tensor) -> None:
+        head_values = values[sample % len(values), head]
+        torch.sub(head_values[None, seen], head_values[rows.start + ahead : rows.stop + ahead, None], out=bias)
+        n = rows.stop - rows.start
+        bias[:, -n:].masked_fill_(later[:n, :n], -torch.inf)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the tensor arguments of `forward`."""
-        query, key, value, values, out, lse = ctx.saved_tensors
-        queries, ahead, d_values = query.shape[2], key.shape[2] - query.shape[2], torch.zeros_like(values)
-        starts = range(0, queries, LEARNED_ROWS)
-        rows = [slice(start, min(start + LEARNED_ROWS, queries)) for start in starts]
-        blocks = [(block, slice(0, block.stop + ahead)) for block in rows]
+    def add_gradient(sample: int, head: int, rows: slice, seen: slice, padded: Tensor) -> None:
+        d_values[sample % len(values), head, seen] += padded[:, seen].sum(0)
 
-        def write_bias(sample: int, head: int, rows: slice, seen: slice, bias: Tensor) -> None:
-            head_values = values[sample % len(values), head]
-            torch.sub(head_values[None, seen], head_values[rows.start + ahead : rows.stop + ahead, None], out=bias)
-            n = rows.stop - rows.start
-            bias[:, -n:].masked_fill_(later[:n, :n], -torch.inf)
-
-        def add_gradient(sample: int, head: int, rows: slice, seen: slice, padded: Tensor) -> None:
-            d_values[sample % len(values), head, seen] += padded[:, seen].sum(0)
-
-        later = torch.ones(LEARNED_ROWS, LEARNED_ROWS, dtype=torch.bool, device=query.device).triu(1)
-        tensors = (query, key, value, out, lse, grad)
-        return *gradients(tensors, ctx.scale, blocks, write_bias, add_gradient), d_values, None
+    return *gradients(tensors, scale, blocks, write_bias, add_gradient), d_values
 
 
 def relative_to(values: Tensor, indices: slice, keys: slice = slice(None)) -> Tensor:

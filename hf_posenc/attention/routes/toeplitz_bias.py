@@ -2,28 +2,39 @@
 
     score[i, j] = q_i · k_j · scaling + t[i − j]        for pairs within a window, or for all pairs
 
+Let u be the table, largest distance first. With the query rows in reverse order, entry (r, j) is u[r + j]: a Hankel
+matrix, which is a strided view of u with both strides 1. u is −∞ outside a window and, in a decoder, for later keys.
+The rectangles given to the kernel leave out areas that are −∞ everywhere.
+
 A learned table gets its gradient by summing the score gradient along anti-diagonals, block by block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
-from types import MethodType
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall, causal_band
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.merge import merge_into
+from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.band_cuts import is_window
-from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
-from hf_posenc.attention.routes.bias_gradient import gradients
-from hf_posenc.attention.routes.hankel_view import Hankel
+from hf_posenc.attention.routes.learned_bias import ROWS as LEARNED_ROWS
+from hf_posenc.attention.routes.learned_bias import Gradients, LearnedBias, gradients, pieces
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import Bias, KeyBias, ToeplitzBias
+
+Rectangle: TypeAlias = tuple[slice, slice]  # rows and keys
+ROWS = 256  # of 128, 256, 512 the fastest at 2k
+WINDOW_ROWS = 64  # of 64, 128, 256 the fastest with a window of 128; with one of 1,024 as fast as 128
+# From 768 rows on, the kernel uses larger tiles, which are a fifth faster; but a rectangle of many rows cannot stop at
+# the diagonal. So in long texts, LARGE rows share one rectangle: the keys before all of them.
+LARGE, LONG = 1024, 4096
 
 
 def accepts(call: AttentionCall) -> bool:
@@ -46,20 +57,21 @@ def is_of_distance(bias: Bias, visible: Band) -> bool:
     )
 
 
-def attend(call: AttentionCall) -> Tensor:
-    """Attention output ``[batch, heads, query, value_dim]``."""
-    query, key, value, scale = call.queries[0], call.keys[0], call.values, call.scale
-    band = causal_band(call.terms.visible, call.ctx.causal)
-    if torch.is_grad_enabled():
-        return TableAttention.apply(query, key, value, table_of(call), band, scale)
-    # Layers share a table if their biases are the same method of one scheme. Others, and slopes, have one per layer.
-    functions = tuple(b.of_distance if isinstance(b, ToeplitzBias) else None for b in call.terms.bias)
-    use = ("table", functions, call.query_length, call.key_length, call.terms.logit_scale)
-    shared = all(isinstance(function, MethodType) for function in functions)
-    biases = call.ctx.once(use, partial(table_of, call)) if shared else table_of(call)
-    if call.query_length == 1 and call.ctx.causal and band.farthest is None:
-        return flash_cpu.attend(query, key, value, causal=False, mask=biases[None, :, None, :], scale=scale)[0]
-    return _forward(query, key, value, biases, band, scale)[0]
+def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """The function that computes calls with these biases; their table is computed here."""
+    table, band = table_of(call), causal_band(call.terms.visible, call.ctx.causal)
+    if table.requires_grad and torch.is_grad_enabled():
+        return partial(_learned, table, band)
+    return partial(merge.attend, list(Hankel(table, call.query_length, call.key_length, band).partials()))
+
+
+def _learned(table: Tensor, band: Band, call: AttentionCall) -> Tensor:
+    query, key, value = call.queries[0], call.keys[0], call.values
+
+    def cut(table: Tensor) -> Iterator[PartialAttention]:
+        return Hankel(table, query.shape[2], key.shape[2], band).partials()
+
+    return LearnedBias.apply(cut, partial(_gradients, band), call.scale, query, key, value, table)
 
 
 def table_of(call: AttentionCall) -> Tensor:
@@ -77,88 +89,75 @@ def _values(bias: Bias, distance: Tensor) -> Tensor:
     return -bias.slopes.float()[:, None] * distance
 
 
-def _forward(
-    query: Tensor, key: Tensor, value: Tensor, table: Tensor, band: Band, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Attention output and log-sum-exp."""
-    hankel = Hankel.of(table, query.shape[2], key.shape[2], band)
-    out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
-    for block, rectangles in hankel.blocks():
-        merging = rectangles[-1][1].start < rectangles[0][1].start
-        # Parts are merged in float32; in place if the output is float32.
-        merged = out[:, :, block].float() if merging else out[:, :, block]
-        for rows, seen in rectangles:
-            part, part_lse = flash_cpu.attend(
-                query[:, :, rows].flip(2), key[:, :, seen], value[:, :, seen],
-                causal=False, mask=hankel.mask(rows, seen), scale=scale,
-            )  # fmt: skip
-            part, part_lse = part.flip(2), part_lse.flip(2)
-            if seen.start < rectangles[0][1].start:
-                merge_into(merged, lse[:, :, rows], part, part_lse)
-            else:
-                merged[:, :, rows.start - block.start : rows.stop - block.start], lse[:, :, rows] = part, part_lse
-        if merged.dtype != out.dtype:
-            out[:, :, block] = merged
-    return out, lse
+class Hankel:
+    """Masks of a table, and the rectangles of pairs to compute. The rows of masks are in reverse order.
+
+    Args:
+        table: ``[heads, queries + keys − 1]``, largest distance first.
+        queries, keys: their numbers.
+        band: a window; the table is copied, and set to −∞ outside.
+    """
+
+    def __init__(self, table: Tensor, queries: int, keys: int, band: Band) -> None:
+        self.table, self.queries, self.keys, self.band = table.clone(), queries, keys, band
+        if band.nearest is not None:
+            self.table[:, keys - band.nearest :] = -torch.inf
+        if band.farthest is not None:
+            self.table[:, : max(0, keys - band.farthest)] = -torch.inf
+
+    def mask(self, rows: slice, keys: slice) -> Tensor:
+        """Mask ``[1, heads, rows, keys]``, a view of the table."""
+        heads, width = self.table.shape
+        shape = (1, heads, rows.stop - rows.start, keys.stop - keys.start)
+        return self.table.as_strided(shape, (heads * width, width, 1, 1), self.queries - rows.stop + keys.start)
+
+    def seen(self, rows: slice) -> slice:
+        """The keys that some queries see."""
+        ahead = self.keys - self.queries
+        return self.band.keys_seen(slice(rows.start + ahead, rows.stop + ahead), self.keys)
+
+    def partials(self) -> Iterator[PartialAttention]:
+        """Kernel calls that cover every visible pair once."""
+        for rows, keys in self._rectangles():
+            yield PartialAttention(0, rows, keys, mask=self.mask(rows, keys), flipped=True)
+
+    def _rectangles(self) -> Iterator[Rectangle]:
+        if self.band == EVERYTHING:  # nothing can be skipped, so one call computes everything
+            yield slice(0, self.queries), slice(0, self.keys)
+        elif self.band.farthest is not None:
+            for rows in pieces(0, self.queries, WINDOW_ROWS):
+                yield rows, self.seen(rows)
+        else:
+            long = self.keys >= LONG
+            for block in pieces(0, self.queries, LARGE if long else ROWS):
+                first = block.start + self.keys - self.queries if long else 0
+                for rows in pieces(block.start, block.stop, ROWS):
+                    yield rows, slice(first, self.seen(rows).stop)
+                if first > 0:
+                    yield block, slice(0, first)
 
 
-class TableAttention(torch.autograd.Function):
-    """`attend` with gradients, also of the table ``[heads, queries + keys − 1]``, largest distance first."""
+def _gradients(band: Band, tensors: tuple[Tensor, ...], table: Tensor, scale: float) -> Gradients:
+    """Gradients of query, key, value and table, from the first argument of `gradients`."""
+    query, key, value, *of_rows = tensors
+    queries, hankel = query.shape[2], Hankel(table, query.shape[2], key.shape[2], band)
+    d_table = torch.zeros_like(table)
+    reversed_tensors = query.flip(2), key, value, *(tensor.flip(2) for tensor in of_rows)
 
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, table: Tensor, band: Band, scale: float) -> Tensor:
-        """Attention output; saves the tensors of the backward pass."""
-        out, lse = _forward(query, key, value, table, band, scale)
-        ctx.save_for_backward(query, key, value, table, out, lse)
-        ctx.band, ctx.scale = band, scale
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the tensor arguments of `forward`."""
-        query, key, value, table, out, lse = ctx.saved_tensors
-        hankel = Hankel.of(table, query.shape[2], key.shape[2], ctx.band)
-        tensors = (query, key, value, out, lse, grad)
-        if ctx.needs_input_grad[3]:
-            return *_with_table(hankel, tensors, ctx.scale), None, None
-        return *_by_kernel(hankel, tensors, ctx.scale), None, None, None
-
-
-def _by_kernel(hankel: Hankel, tensors: tuple[Tensor, ...], scale: float) -> tuple[Tensor, ...]:
-    """Gradients of query, key and value under a fixed table."""
-    query, key, value, out, lse, grad = tensors
-    d_query, d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (query, key, value))
-    for _, rectangles in hankel.blocks():
-        for rows, seen in rectangles:
-            d_out, q, o, row_lse = (t[:, :, rows].flip(2) for t in (grad, query, out, lse))
-            dq, dk, dv = flash_cpu.gradient(
-                d_out, q, key[:, :, seen], value[:, :, seen], o, row_lse,
-                causal=False, mask=hankel.mask(rows, seen), scale=scale,
-            )  # fmt: skip
-            d_query[:, :, rows] += dq.flip(2)
-            d_key[:, :, seen] += dk
-            d_value[:, :, seen] += dv
-    return tuple(d.to(t.dtype) for d, t in zip((d_query, d_key, d_value), (query, key, value), strict=True))
-
-
-def _with_table(hankel: Hankel, tensors: tuple[Tensor, ...], scale: float) -> tuple[Tensor, ...]:
-    """Gradients of query, key, value and table."""
-    queries, d_table = hankel.queries, torch.zeros_like(hankel.table)
-    blocks = []  # of rows that are counted from the last one
-    for start in range(0, queries, LEARNED_ROWS):
-        end = min(start + LEARNED_ROWS, queries)
-        blocks.append((slice(queries - end, queries - start), hankel.seen(slice(start, end))))
+    def in_order(rows: slice) -> slice:
+        return slice(queries - rows.stop, queries - rows.start)
 
     def write_bias(sample: int, head: int, rows: slice, seen: slice, bias: Tensor) -> None:
-        in_order = slice(queries - rows.stop, queries - rows.start)
-        bias.copy_(hankel.mask(in_order, seen)[0, head])
+        bias.copy_(hankel.mask(in_order(rows), seen)[0, head])
 
     def add_gradient(sample: int, head: int, rows: slice, seen: slice, padded: Tensor) -> None:
         sums = anti_diagonals(padded)
         first = rows.start + seen.start
         d_table[head, first : first + len(sums)] += sums
 
-    return *gradients(tensors, scale, blocks, write_bias, add_gradient, flipped=True), d_table
+    blocks = [(rows, hankel.seen(in_order(rows))) for rows in pieces(0, queries, LEARNED_ROWS)]
+    d_query, d_key, d_value = gradients(reversed_tensors, scale, blocks, write_bias, add_gradient)
+    return d_query.flip(2), d_key, d_value, d_table
 
 
 def anti_diagonals(padded: Tensor) -> Tensor:
@@ -170,4 +169,4 @@ def anti_diagonals(padded: Tensor) -> Tensor:
     return padded.flatten(-2)[..., : n * (columns - 1)].unflatten(-1, (n, columns - 1)).sum(-2)
 
 
-ROUTE = Route("toeplitz_bias", accepts, lambda call: attend)
+ROUTE = Route("toeplitz_bias", accepts, prepare)
