@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from hf_posenc.attention import dispatch, merge
+from hf_posenc.attention import dispatch
 from hf_posenc.attention.kernels import by_device, flash_cpu, flash_cuda
-from hf_posenc.attention.routes import flex, flex_cuda, regions_cpu, regions_cuda
+from hf_posenc.attention.routes import band_cuts, flex, flex_cuda, regions
 from hf_posenc.core import grouped_heads
 from hf_posenc.core.regions import Band
 
@@ -32,18 +32,14 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(by_device, "BY_DEVICE", {"cpu": flash_cuda})
     for name, operator in emulated.OPERATORS.items():
         monkeypatch.setattr(flash_cuda, name, operator)
-    for module in (merge, regions_cpu):
-        for name in ("flash_cpu", "by_device"):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, by_device)
     flash_cuda._checked.cache_clear()
     yield
     flash_cuda._checked.cache_clear()
 
 
 def deviation(problem: Problem) -> float:
-    assert regions_cuda.accepts(problem.call())
-    return problem.deviation(regions_cuda.attend(problem.call()))
+    assert regions.accepts(problem.call())
+    return problem.deviation(regions.prepare(problem.call())(problem.call()))
 
 
 @pytest.mark.usefixtures("on_cuda")
@@ -53,7 +49,7 @@ def test_a_text_and_a_new_token(kind: str, kv_heads: int, monkeypatch: pytest.Mo
     for keys in (2, 75):
         problem = Problem(kind, queries=1, keys=keys)
         assert deviation(problem) <= problem.limit
-    monkeypatch.setattr(dispatch, "attend", regions_cuda.attend)
+    monkeypatch.setattr(dispatch, "attend", lambda call: regions.prepare(call)(call))
     problem = Problem(kind, queries=75, kv_heads=kv_heads, grad=True)
     assert deviation(problem) <= problem.limit
     assert max(problem.gradient_deviations()) <= problem.limit
@@ -65,7 +61,7 @@ def test_bands_cover_every_pair_once_without_a_mask() -> None:
     empty = (Band(41, 50), Band(7, 7))
     for band in (Band(0, 7), Band(None, 7), Band(5, 9), Band(7, None), Band(-3, 60), Band(40, 41), *empty):
         seen = torch.zeros(length, length, dtype=torch.int)
-        found = list(regions_cuda.windowed(0, band, length))
+        found = list(band_cuts.windowed(0, band, 0, length, seen.device))
         assert len(found) == (band not in empty), "nothing is called for nothing"
         for part in found:
             rows, keys = torch.arange(length)[part.rows], torch.arange(length)[part.keys]
@@ -98,11 +94,11 @@ def test_a_wrong_kernel_warns_once_and_is_not_used(breakage: str, monkeypatch: p
     right = emulated.efficient_forward
     monkeypatch.setattr(flash_cuda, "efficient_forward", lambda *a, **k: BREAKAGES[breakage](*right(*a, **k)))
     with pytest.warns(UserWarning, match="is not used for merged regions: it is off by"):
-        assert not regions_cuda.accepts(Problem("two regions").call())
+        assert not regions.accepts(Problem("two regions").call())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not regions_cuda.accepts(Problem("two regions").call())
-    assert dispatch.route(Problem("two regions").call()) != "regions_cuda"
+        assert not regions.accepts(Problem("two regions").call())
+    assert dispatch.route(Problem("two regions").call()) != "regions"
 
 
 @pytest.mark.usefixtures("on_cuda")

@@ -19,8 +19,8 @@ from .formula import ALL, BOTH_WAYS, DOCUMENTS, LEFT, RIGHT, WINDOW, Problem, to
 
 ROUTES = {
     "key bias": "key_bias", "learned slopes": "key_bias", "toeplitz": "toeplitz_bias", "learned table": "toeplitz_bias",
-    "two tables": "toeplitz_bias", "two regions": "regions_cpu", "chunks": "regions_cpu", "first keys": "regions_cpu",
-    "split by row": "regions_cpu", "sink": "regions_cpu", "window": "sliding_window", "rows": "length_rotation",
+    "two tables": "toeplitz_bias", "two regions": "regions", "chunks": "regions", "first keys": "regions",
+    "split by row": "regions", "sink": "regions", "window": "sliding_window", "rows": "length_rotation",
     "content": "dense_blocks",
 }  # fmt: skip
 EDGES = sorted({1, 2, dense_blocks.ROWS, dense_blocks.ROWS + 1, toeplitz_bias.ROWS - 1, sliding_window.ROWS + 1})

@@ -34,7 +34,7 @@ FLEX = (
 MERGED = ("plain", "two regions", "window", "chunks", "first keys", "split by row")
 BLOCKS = ("content", "sink", "values")
 ROUTES = {
-    **dict.fromkeys(FLEX, "flex_cuda"), **dict.fromkeys(MERGED, "regions_cuda"),
+    **dict.fromkeys(FLEX, "flex_cuda"), **dict.fromkeys(MERGED, "regions"),
     **dict.fromkeys(BLOCKS, "dense_blocks"), "rows": "length_rotation",
 }  # fmt: skip
 LENGTH = 150  # no multiple of a kernel's block

@@ -1,6 +1,6 @@
 """Cut bands of query-key pairs into rectangles and causal squares for the kernel.
 
-    distance    near band: blocks of queries along the diagonal; far: {i − j ≥ w} is itself a causal square
+    distance    near band: blocks of queries along the diagonal, or a window; far: {i − j ≥ w} is itself a causal square
     first keys  a column for the queries that are far enough
     chunks      the own chunk is a causal square, earlier ones are rectangles
     rows        a causal square with a rectangle before it
@@ -54,24 +54,34 @@ def can_split(call: AttentionCall) -> bool:
 
 def by_distance(regions: Iterable[Region]) -> bool:
     """Whether no region depends on the first position of a sequence."""
-    for region in regions:
-        band = region.band  # `Band.is_of_distances` inlined, because every decoded token asks this
-        if band.chunk != 1 or not (band.rows_from is band.rows_until is band.keys_until is None):
-            return False
-    return True
+    return all(region.band.is_of_distances for region in regions)
 
 
-def cut_of(band: Band) -> Cut | None:
-    """The function that cuts regions of this kind; None if no function can."""
+def cut_of(band: Band, *, by_window: bool = False) -> Cut | None:
+    """The function that cuts regions of this kind, for kernels with masks or with windows; None if no function can."""
     by_row = band.rows_from is not None or band.rows_until is not None
     if band.chunk > 1:
         bounded = band.nearest is not None or band.farthest is not None
         return by_chunks if bounded and not by_row and band.keys_until is None else None
     if band.keys_until is not None:
         return first_keys if band.farthest is None and not by_row else None
+    if band.farthest is None:
+        return by_rows
     if by_row:
-        return by_rows if band.farthest is None else None
-    return along_diagonal if band.farthest is not None or band.nearest is None else far_square
+        return None
+    return windowed if by_window else along_diagonal
+
+
+def windowed(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
+    """A band next to the diagonal without a mask: shifted by its nearest distance, a causal square with a window.
+
+    nearest ≤ i − j < farthest   =   rows nearest …, keys … length − nearest, causal, window farthest − nearest
+    """
+    nearest = max(0, band.nearest or 0)
+    farthest = length if band.farthest is None else min(band.farthest, length)
+    if nearest < farthest:
+        window = farthest - nearest if farthest < length else None
+        yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), True, window)
 
 
 def along_diagonal(
@@ -131,13 +141,6 @@ class Edge:
         return self.masks[offsets]
 
 
-def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
-    """All pairs from some distance on: one causal square."""
-    nearest = band.nearest or 0
-    if length > nearest:
-        yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), causal=True)
-
-
 def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
     """The first keys, for all queries from some distance on."""
     nearest, keys = max(0, band.nearest or 0), min((band.keys_until or 0) - start, length)
@@ -163,7 +166,7 @@ def by_chunks(number: int, band: Band, start: int, length: int, device: torch.de
 
 
 def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
-    """A range of queries with all keys up to their own positions, or up to some distance before them."""
+    """All queries or a range, with all keys up to their own positions, or up to some distance before them."""
     nearest = max(0, band.nearest or 0)
     first = max(nearest, (band.rows_from or 0) - start)
     last = length if band.rows_until is None else min(length, band.rows_until - start)

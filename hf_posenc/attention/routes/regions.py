@@ -1,7 +1,7 @@
-"""Regions of query-key pairs with remapped positions, on the CPU.
+"""Regions of query-key pairs with remapped positions: kernel calls on causal squares and rectangles of each region.
 
-A prefill cuts each region into rectangles for the kernel, and merges them. A decode query that sees one region is one
-kernel call. One that sees several has the scores of all regions under one softmax:
+They are merged by log-sum-exp. A decode query has one slice of keys in each region. On the CPU, one that sees a single
+region is torch's own attention; one that sees several has the scores of all regions under one softmax:
 
     o = Σ_j softmax_j([q_r(j) · k_j · scale]) v_j        r(j) = the region of key j; a region is a slice of keys
 
@@ -20,7 +20,8 @@ from torch import Tensor
 
 from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.kernels import by_device
+from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.band_cuts import (
     bands_of,
@@ -36,25 +37,32 @@ from hf_posenc.core.regions import EVERYTHING
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Whether a decoder's call on the CPU has no mask or dropout, and regions that can be cut as its only terms."""
-    has_regions = call.terms.sink is not None or call.terms.visible == EVERYTHING  # not just a window: `sliding_window`
-    return (
-        call.is_unmasked_suffix
-        and has_regions
-        and can_split(call)
-        and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
-    )
+    """Whether a decoder's call has no mask or dropout, and regions that can be cut as its only terms.
+
+    On CUDA a window counts as a region, and a chunk of a text is no call for this route.
+    """
+    if by_device.on_cuda(call.values.device):
+        fits = call.is_unmasked_square or call.is_decode
+    else:  # not just a window: `sliding_window`
+        fits = call.is_unmasked_suffix and (call.terms.sink is not None or call.terms.visible == EVERYTHING)
+    return fits and can_split(call) and by_device.usable(call.queries[0], call.keys[0], call.values)
 
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these regions; they are cut here, once for all layers."""
-    if call.query_length == 1 and not torch.is_grad_enabled():
-        return prepare_decode(call)
-    start, length, device = start_of(call), call.key_length, call.ctx.device
+    device = call.values.device
+    by_window = by_device.on_cuda(device)
+    if call.query_length == 1:
+        seen = sorted(seen_by_newest(call), key=lambda item: item[1].start)
+        if not by_window and not torch.is_grad_enabled():
+            return prepare_decode(seen, call)
+        cuts = [PartialAttention(number, slice(0, 1), keys) for number, keys in seen]
+        return lambda layer_call: merge.attend(cuts, layer_call.with_rotated_keys())
+    start = start_of(call)
     cuts = [
         part
         for number, band in enumerate(bands_of(call))
-        for part in cut_of(band)(number, band, start, length, device)  # type: ignore[misc]
+        for part in cut_of(band, by_window=by_window)(number, band, start, call.key_length, device)  # type: ignore[misc]
     ]
     if call.first_query > 0:
         cuts = list(of_last_rows(cuts, call.first_query))
@@ -64,9 +72,9 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
 Seen = list[tuple[int, slice]]
 
 
-def prepare_decode(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
-    """The function that computes decode queries; the keys they see are found here, once for all layers."""
-    seen, values = sorted(seen_by_newest(call), key=lambda item: item[1].start), call.values
+def prepare_decode(seen: Seen, call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """The function that computes decode queries on the CPU, which see these keys of each region."""
+    values = call.values
     if len(seen) == 1 and call.terms.sink is None:
         return partial(_by_kernel, *seen[0])
     all_keys = _joined(seen)
@@ -113,4 +121,4 @@ def _by_product(seen: Seen, keys: slice, call: AttentionCall) -> Tensor:
     return torch.bmm(weights, call.values[:, :, keys].flatten(0, 1)).view(query.shape)
 
 
-ROUTE = Route("regions_cpu", accepts, prepare, rotates_keys_at_read=True)
+ROUTE = Route("regions", accepts, prepare, rotates_keys_at_read=True)
