@@ -29,6 +29,7 @@ from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes import dense_blocks, exported, length_rotation_rows
 from hf_posenc.attention.routes.band_cuts import first_key, one_start
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, length_runs, table_from
+from hf_posenc.core.constants import HALF
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.grouped_heads import attend_packed, products
@@ -60,9 +61,9 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function for calls like ``call``. The rotation of a decode query is computed here, once for all layers."""
     if call.rotated_keys is None or call.query_length > 1 or torch.is_grad_enabled() or is_traced():
         return attend
-    rows: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
-    if not (is_alone(call) and runs_packed(call)) and not takes_kernel(call):
+    if not is_alone(call) or (is_narrow(call) and call.values.dtype in HALF):
         return attend
+    rows: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
     ctx, length = call.ctx, int(rows.length_of(call.ctx.query_positions)[0, 0])  # equal in all samples, see is_alone
     rotation = rows.rotation_of(length)
     query_table, newest = table(rotation, ctx.query_positions), call.key_length - 1
@@ -80,12 +81,15 @@ def _decode(
         return rotate(call.keys[0][:, :, columns], rotation, key_table(columns))
 
     keys: Tensor = call.rotated_keys(length, first_position, keys_in)  # type: ignore[misc]
-    query, scale = rotate_at_once(call.queries[0], rotation.layout, query_table), call.scale
-    if runs_packed(call):
-        if query.shape[-1] == call.values.shape[-1]:
-            return attend_packed(query, keys, call.values, scale=scale)
-        return dense_blocks.spread(products(query * scale, keys).softmax(-1), call.values)
-    return by_device.kernel_of(query).attend(query, keys, call.values, causal=False, mask=None, scale=scale)[0]
+    query = rotate_at_once(call.queries[0], rotation.layout, query_table)
+    if is_narrow(call):  # no kernel of the CPU computes these
+        return dense_blocks.spread(products(query * call.scale, keys).softmax(-1), call.values)
+    return attend_packed(query, keys, call.values, scale=call.scale)
+
+
+def is_narrow(call: AttentionCall) -> bool:
+    """Whether values have another width than keys."""
+    return call.values.shape[-1] != call.queries[0].shape[-1]
 
 
 def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -104,11 +108,6 @@ def takes_kernel(call: AttentionCall) -> bool:
 def is_alone(call: AttentionCall) -> bool:
     """Whether the rotation is the only term, and positions are contiguous with the same start in all samples."""
     return call.is_unmasked_suffix and call.terms.only("row_rotation") and one_start(call)
-
-
-def runs_packed(call: AttentionCall) -> bool:
-    """Whether a decode query runs as torch's own attention, or as two products if values are narrower than keys."""
-    return call.values.device.type == "cpu" and call.values.dtype in (torch.float32, torch.float64)
 
 
 def by_sample(call: AttentionCall, compute: ComputeAtLengths) -> tuple[Tensor, ...]:
