@@ -13,7 +13,6 @@ from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import (
     content_bias,
     decode,
-    decode_cuda,
     dense_blocks,
     exported,
     flex_cuda,
@@ -35,7 +34,6 @@ ROUTES = {
         key_bias.ROUTE,
         toeplitz_bias.ROUTE,
         regions.ROUTE,
-        decode_cuda.ROUTE,
         flex_cuda.ROUTE,
         sliding_window.ROUTE,
         decode.ROUTE,

@@ -132,7 +132,7 @@ class TestDecode:
     def test_against_the_formula(self, kind: str, shape: dict, dtype: torch.dtype) -> None:
         problem = Problem(kind, queries=1, keys=30, dtype=dtype, **shape)
         with torch.no_grad():
-            assert dispatch.route(problem.call()) == "decode_cuda"
+            assert dispatch.route(problem.call()) in ("dense_blocks", "sliding_window")
             mixed = dispatch.attend(problem.call())
         limit = problem.limit if dtype == torch.float32 else 1e-2  # weights and output are rounded
         assert mixed.dtype == dtype

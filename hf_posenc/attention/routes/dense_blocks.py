@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.route import Compute, Route
 from hf_posenc.attention.routes.key_bias import relative_to
 from hf_posenc.attention.visible_pairs import Pairs, pairs_of
 from hf_posenc.core.grouped_heads import half_products, products
 from hf_posenc.core.regions import EVERYTHING
-from hf_posenc.core.terms import Bias, Block, KeyBias, ToeplitzBias
+from hf_posenc.core.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
@@ -35,7 +36,7 @@ def attend(call: AttentionCall) -> Tensor:
     """Attention output ``[batch, heads, query, value_dim]``."""
     size = rows_of_block(call)
     starts = range(0, call.query_length, size)
-    keys, values = upcast(call)
+    keys, values = operands(call)
     outputs = []
     for start in starts:
         rows = slice(start, min(start + size, call.query_length))
@@ -53,7 +54,7 @@ def prepare(call: AttentionCall) -> Compute:
         return attend
     rows = slice(0, call.query_length)
     pairs = pairs_of(call, rows)
-    return lambda layer_call: weigh_and_mix(layer_call, *upcast(layer_call), rows, pairs)[0].to(layer_call.values.dtype)
+    return lambda layer_call: mix_rows(layer_call, *operands(layer_call), rows, pairs)
 
 
 def prepare_with_weights(call: AttentionCall) -> Callable[[AttentionCall], tuple[Tensor, Tensor]]:
@@ -95,14 +96,28 @@ def upcast(call: AttentionCall) -> tuple[tuple[Tensor, ...], Tensor]:
     return tuple(map(at_least_float32, call.keys)), at_least_float32(call.values)
 
 
+def operands(call: AttentionCall) -> tuple[tuple[Tensor, ...], Tensor]:
+    """`upcast`, except for a decode query on CUDA: keys and values then stay in the cache's dtype.
+
+    This needs that only matrix products read them, without gradients.
+    """
+    read = call.terms.values or call.dropout or any(isinstance(bias, BlockBias) for bias in call.terms.bias)
+    is_decode = call.query_length == 1 and not torch.is_grad_enabled()
+    if is_decode and by_device.on_cuda(call.values.device) and not read:
+        return call.keys, call.values
+    return upcast(call)
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """The tensor in float32, or unchanged in float64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
-def mix_rows(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> Tensor:
+def mix_rows(
+    call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice, pairs: Pairs | None = None
+) -> Tensor:
     """Attention output of some queries, in the dtype of the call."""
-    return weigh_and_mix(call, keys, values, rows)[0].to(call.values.dtype)
+    return weigh_and_mix(call, keys, values, rows, pairs)[0].to(call.values.dtype)
 
 
 def weigh_and_mix(
@@ -110,8 +125,7 @@ def weigh_and_mix(
 ) -> tuple[Tensor, Tensor]:
     """Attention output ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32.
 
-    ``keys`` and ``values`` are those of the call in float32. They may stay in half precision if only matrix products
-    read them. ``pairs`` is the result of `pairs_of` for these rows, if it was kept.
+    ``keys`` and ``values`` are `operands`. ``pairs`` is the result of `pairs_of` for these rows, if it was kept.
     """
     terms, (claims, seen, added) = call.terms, pairs or pairs_of(call, rows)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)

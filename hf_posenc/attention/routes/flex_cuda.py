@@ -3,7 +3,9 @@
 Flex kernels are generated for each dtype and head size, and some do not compile or are wrong. Each kind of call is
 computed once on a small example. A kind that fails there, or does not compile for another shape, takes another route,
 with a warning. Compiling takes seconds, so an example has gradients or merged regions only if the calls have them.
-Calls with few scores, such as those of the proof of effect, take other routes.
+Calls with few scores, such as those of the proof of effect, take other routes. So do decode queries: `dense_blocks`
+computes one in a dozen small kernels, which take less time than the call of a compiled one, and none has to be compiled
+for another number of keys. In a compiled model, torch 2.11 crashes if a decode query under a mask comes here.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ def accepts(call: AttentionCall) -> bool:
     """Whether a call on CUDA has biases or bands that flex attention can compute, and a boolean mask or none."""
     return (
         by_device.on_cuda(call.values.device)
+        and (call.query_length > 1 or torch.is_grad_enabled())
         and (is_traced() or len(call.values) * call.heads * call.query_length * call.key_length > FEW)
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
         and flex.refusal_reason(call) is None
