@@ -30,13 +30,13 @@ ROUTES = {
     for candidate in (
         length_rotation.ROUTE,
         exported.ROUTE,
+        decode.ROUTE,
         content_bias.ROUTE,
         key_bias.ROUTE,
         toeplitz_bias.ROUTE,
         regions.ROUTE,
         flex_cuda.ROUTE,
         sliding_window.ROUTE,
-        decode.ROUTE,
         dense_blocks.ROUTE,
     )
 }

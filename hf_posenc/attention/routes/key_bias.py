@@ -24,16 +24,14 @@ from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.learned_bias import ROWS as LEARNED_ROWS
 from hf_posenc.attention.routes.learned_bias import Gradients, LearnedBias, gradients, pieces
-from hf_posenc.core.grouped_heads import packed_mask
 from hf_posenc.core.terms import KeyBias
-from hf_posenc.core.tracing import is_traced
 
 OUTER = 1024  # queries that read the keys before them in one call; fewer and larger calls are faster
 INNER = 64  # queries whose own keys get a mask of all pairs
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Whether the call is causal prefill or decoding on the CPU, without a mask, and its only terms are key biases."""
+    """Whether the call is causal on the CPU, without a mask, and its only terms are key biases."""
     terms = call.terms
     return (
         len(terms.bias) > 0
@@ -46,19 +44,12 @@ def accepts(call: AttentionCall) -> bool:
 
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
-    """The function that computes calls with these biases. The mask of a decode query is made here, for all layers."""
-    if call.query_length == 1 and not torch.is_grad_enabled() and not is_traced():
-        mask = packed_mask(relative_to(_values(call), slice(-1, None)), call.queries[0], call.keys[0].shape[1])
-        return partial(_decode, mask)
+    """The function that computes calls with these biases."""
     values = _values(call)
     if values.requires_grad and torch.is_grad_enabled():
         return partial(_learned, values)
     linear = all(isinstance(bias, KeyBias) and bias.slopes is not None for bias in call.terms.bias)
     return partial(merge.attend, list(_partials(values, call.query_length, linear=linear)))
-
-
-def _decode(mask: Tensor, call: AttentionCall) -> Tensor:
-    return flash_cpu.attend_rows(call.queries[0], call.keys[0], call.values, mask, call.scale)[0]
 
 
 def _learned(values: Tensor, call: AttentionCall) -> Tensor:

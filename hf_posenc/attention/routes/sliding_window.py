@@ -1,13 +1,11 @@
 """Sliding window: each query attends to the keys within a band of distances, and only those are read.
 
-Each block of queries is one kernel call with the slice of its visible keys and a small mask. A decode query needs no
-mask, because it sees its whole slice.
+Each block of queries is one kernel call with the slice of its visible keys and a small mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -15,7 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from hf_posenc.attention.call import AttentionCall, causal_band
 from hf_posenc.attention.route import Route
-from hf_posenc.core.grouped_heads import attend_packed
 from hf_posenc.core.regions import EVERYTHING, Band
 
 ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
@@ -27,20 +24,8 @@ def accepts(call: AttentionCall) -> bool:
     return (call.is_unmasked_square or call.is_decode) and terms.only("visible") and terms.visible != EVERYTHING
 
 
-def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
-    """The function that computes calls with this window."""
-    band = causal_band(call.terms.visible, call.ctx.causal)
-    if call.is_decode and band.is_of_distances:
-        return partial(_decode, band.keys_seen(slice(call.key_length - 1, call.key_length), call.key_length))
-    return _by_blocks
-
-
-def _decode(seen: slice, call: AttentionCall) -> Tensor:
-    keys, values = call.keys[0][:, :, seen], call.values[:, :, seen]
-    return attend_packed(call.queries[0], keys, values, scale=call.scale)
-
-
-def _by_blocks(call: AttentionCall) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
+    """Attention output ``[batch, heads, query, value_dim]``."""
     band = causal_band(call.terms.visible, call.ctx.causal)
     outputs = [
         scaled_dot_product_attention(
@@ -80,4 +65,4 @@ def blocks_of_band(
         yield slice(start, end), seen, mask
 
 
-ROUTE = Route("sliding_window", accepts, prepare)
+ROUTE = Route("sliding_window", accepts, lambda call: attend)
