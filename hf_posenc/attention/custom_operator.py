@@ -18,7 +18,7 @@ from torch import Tensor
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.route import Compute
-from hf_posenc.attention.routes import exported
+from hf_posenc.attention.routes import dense_blocks
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
@@ -29,7 +29,7 @@ NO_BOUND = -(1 << 62)
 
 def prepare(call: AttentionCall) -> Compute:
     """The function that computes ``call``: the custom operator in a compiled graph, else that of `dispatch.prepare`."""
-    return attend if accepts(call) and exported.accepts(call) else dispatch.prepare(call)
+    return attend if accepts(call) and dense_blocks.in_one_block(call) else dispatch.prepare(call)
 
 
 def accepts(call: AttentionCall) -> bool:

@@ -14,7 +14,6 @@ from hf_posenc.attention.routes import (
     content_bias,
     decode,
     dense_blocks,
-    exported,
     flex_cuda,
     key_bias,
     length_rotation,
@@ -29,7 +28,6 @@ ROUTES = {
     candidate.name: candidate
     for candidate in (
         length_rotation.ROUTE,
-        exported.ROUTE,
         decode.ROUTE,
         content_bias.ROUTE,
         key_bias.ROUTE,
@@ -77,8 +75,9 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def _prepare_route(call: AttentionCall) -> Compute:
-    name = route(call) if call.softcap is None else "dense_blocks"  # the only route with a softcap
-    return ROUTES[name].prepare(call)
+    in_one_block = dense_blocks.in_one_block(call) and call.terms.row_rotation is None
+    only_dense = call.softcap is not None or in_one_block  # no other route supports these
+    return ROUTES["dense_blocks" if only_dense else route(call)].prepare(call)
 
 
 def _attend_by_route(call: AttentionCall) -> Tensor:

@@ -108,8 +108,8 @@ def slopes(heads: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def wave(distance: Tensor, heads: int) -> Tensor:
-    """An arbitrary bias that tells left from right, ``[heads, …]``."""
-    return torch.stack([torch.sin(0.7 * distance + h) - 0.05 * distance for h in range(heads)])
+    """An arbitrary bias that tells left from right, ``[heads, …]``, with heads innermost in memory as in T5."""
+    return torch.stack([torch.sin(0.7 * distance + h) - 0.05 * distance for h in range(heads)], -1).movedim(-1, 0)
 
 
 def clipped(distance: Tensor) -> Tensor:

@@ -5,7 +5,8 @@
 A model's own score cap (``softcap``) acts on q_i · k_j · scaling alone.
 
 Memory is O(rows · keys · heads) for one block. In training, the backward pass recomputes each block instead of storing
-it. With a single block of all queries this is the reference that returns the attention weights.
+it. With a single block of all queries this is the reference that returns the attention weights, and the route of graphs
+for any length. A graph for one length holds the scores of one block.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ BLOCK_SCORES = 2**25  # 128 MiB, on devices other than the CPU: smaller blocks l
 
 def attend(call: AttentionCall) -> Tensor:
     """Attention output ``[batch, heads, query, value_dim]``."""
+    if in_one_block(call):
+        return mix_rows(call, *upcast(call), slice(0, call.query_length))
     size = rows_of_block(call)
     starts = range(0, call.query_length, size)
     keys, values = operands(call)
@@ -46,6 +49,17 @@ def attend(call: AttentionCall) -> Tensor:
         else:
             outputs.append(mix_rows(*arguments, rows))
     return torch.cat(outputs, dim=2)
+
+
+def in_one_block(call: AttentionCall) -> bool:
+    """Whether a call is traced for any number of queries or keys, or exported with gradients enabled.
+
+    A loop over blocks would fix the number of queries. An exported graph contains the operators of the forward pass
+    only, without the custom backward passes of other routes. Most calls in compiled graphs become one operator
+    (`hf_posenc.attention.custom_operator`) and do not come here. Those that do hold all scores in memory.
+    """
+    trained = torch.compiler.is_exporting() and torch.is_grad_enabled()
+    return is_traced() and (trained or has_dynamic_length(call.query_length, call.key_length))
 
 
 def prepare(call: AttentionCall) -> Compute:
@@ -187,15 +201,11 @@ def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: s
 def scores_in(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice) -> tuple[Tensor, Tensor]:
     """Queries of a region in float32, and their scores before biases, ``[batch, heads, rows, key]``."""
     query = at_least_float32(call.queries[number][:, :, rows])
-    scores = scores_of(query, keys[number], call.scaling)
+    if keys[number].dtype == query.dtype:
+        scores = products(query * call.scaling, keys[number])
+    else:
+        scores = half_products(query.to(keys[number].dtype), keys[number]) * call.scaling
     return query, scores if call.softcap is None else call.softcap * torch.tanh(scores / call.softcap)
-
-
-def scores_of(query: Tensor, key: Tensor, scaling: float) -> Tensor:
-    """q · k · scaling, ``[batch, heads, n, key]``, in the dtype of the queries; keys may be in half precision."""
-    if key.dtype == query.dtype:
-        return products(query * scaling, key)
-    return half_products(query.to(key.dtype), key) * scaling
 
 
 def add_biases(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], indices: slice) -> Tensor:

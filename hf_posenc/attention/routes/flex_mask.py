@@ -10,8 +10,9 @@ forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import torch
@@ -48,9 +49,10 @@ def _block_mask_of(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> 
         parts.append(block_mask_tiles(mask))
         visible = mask.mask_mod
     elif mask is not None:
-        mask = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
-        parts.append(tensor_tiles(mask, size))
-        visible = lookup_of(mask, batch)
+        pairs = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
+        parts.append(tensor_tiles(pairs, size))
+        of_sample = pairs.expand(batch, -1, -1, -1)
+        visible = lambda b, h, q, kv: of_sample[b, 0, q, kv]  # noqa: E731
     elif by_index:
         rows, columns = torch.arange(call.query_length, device=device), torch.arange(call.key_length, device=device)
         parts.append(band_tiles(Band(0, None), (rows + first)[None], columns[None], size))
@@ -62,20 +64,7 @@ def _block_mask_of(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> 
             inside = inside & band.holds(query_positions[b, q], key_positions[b, kv])
         return inside if visible is None else inside & visible(b, h, q, kv)
 
-    tiles = parts[0]
-    for part in parts[1:]:
-        tiles = tiles & part
-    return block_mask(tiles, pair, (call.query_length, call.key_length), size)
-
-
-def lookup_of(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """A function of one pair that looks up a mask ``[batch or 1, 1, query, key]``."""
-    expanded = mask.expand(batch, -1, -1, -1)
-
-    def seen(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return expanded[b, 0, q, kv]
-
-    return seen
+    return block_mask(reduce(and_, parts), pair, (call.query_length, call.key_length), size)
 
 
 def scalar(value: int, device: torch.device) -> Tensor:

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes import dense_blocks, exported, length_rotation_rows
+from hf_posenc.attention.routes import dense_blocks, length_rotation_rows
 from hf_posenc.attention.routes.band_cuts import first_key, one_start
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, length_runs, table_from
 from hf_posenc.core.constants import HALF
@@ -50,9 +50,8 @@ def accepts(call: AttentionCall) -> bool:
 def attend(call: AttentionCall) -> Tensor:
     """Attention output ``[batch, heads, query, value_dim]``."""
     if is_traced():
-        call = rotation_as_bias(call)
-        return exported.attend(call) if exported.accepts(call) else dense_blocks.attend(call)
-    if takes_kernel(call):
+        return dense_blocks.attend(rotation_as_bias(call))
+    if is_alone(call) and by_device.usable(call.queries[0], call.keys[0], call.values):
         return by_sample(call, by_kernel)[0]
     return by_sample(call, partial(by_run, compute=lambda run: (dense_blocks.attend(run),)))[0]
 
@@ -98,11 +97,6 @@ def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
         return dense_blocks.attend_with_weights(rotation_as_bias(call))
     out, weights = by_sample(call, partial(by_run, compute=dense_blocks.attend_with_weights))
     return out, weights
-
-
-def takes_kernel(call: AttentionCall) -> bool:
-    """Whether the rotation is the only term, and the tensors can go through a kernel that returns a log-sum-exp."""
-    return is_alone(call) and by_device.usable(call.queries[0], call.keys[0], call.values)
 
 
 def is_alone(call: AttentionCall) -> bool:

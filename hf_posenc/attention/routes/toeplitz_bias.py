@@ -99,7 +99,8 @@ class Hankel:
     """
 
     def __init__(self, table: Tensor, queries: int, keys: int, band: Band) -> None:
-        self.table, self.queries, self.keys, self.band = table.clone(), queries, keys, band
+        self.table = table.clone(memory_format=torch.contiguous_format)
+        self.queries, self.keys, self.band = queries, keys, band
         if band.nearest is not None:
             self.table[:, keys - band.nearest :] = -torch.inf
         if band.farthest is not None:
