@@ -50,7 +50,7 @@ def rotates_keys_at_read(call: AttentionCall) -> bool:
     """Whether the route of a call reads keys with `AttentionCall.keys_of`, and so needs no rotated copy of all keys."""
     if is_traced() or torch.is_grad_enabled() or call.query_length != 1 or call.softcap is not None:
         return False
-    return ROUTES[route(call)].rotates_keys_at_read
+    return route(call) == decode.ROUTE.name  # other routes read `keys`, which must be rotated before
 
 
 def prepare(call: AttentionCall) -> Compute:

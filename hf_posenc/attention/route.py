@@ -20,11 +20,8 @@ class Route:
         name: name of the route's module.
         accepts: whether the route can compute a call, and is a good choice for it.
         prepare: returns the function that computes calls like its argument; it is called once for all layers.
-        rotates_keys_at_read: whether the route reads keys with `AttentionCall.keys_of`. Other routes read ``keys``,
-            which must be rotated before.
     """
 
     name: str
     accepts: Callable[[AttentionCall], bool]
     prepare: Callable[[AttentionCall], Compute]
-    rotates_keys_at_read: bool = False

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -65,7 +66,7 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     if not (call.is_decode and can_split(call)):
         reads = list(_reads(call))
         if call.terms.sink is None and [read.columns for read in reads] == [slice(0, call.key_length)]:
-            return partial(_by_mask, reads[0].mask)
+            return partial(_by_mask, reads[0].region, reads[0].mask)
         return partial(attend_reads, reads)
     seen, values = sorted(seen_by_newest(call), key=lambda item: item[1].start), call.values
     if len(seen) == 1 and call.terms.sink is None:
@@ -79,14 +80,9 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
 
 def _joined(seen: Seen) -> slice | None:
     """The keys of all regions as one slice; None if the regions are not adjacent."""
-    if not seen:
+    if not seen or any(one.stop != other.start for (_, one), (_, other) in pairwise(seen)):
         return None
-    start = stop = seen[0][1].start
-    for _, keys in seen:
-        if keys.start != stop:
-            return None
-        stop = keys.stop
-    return slice(start, stop)
+    return slice(seen[0][1].start, seen[-1][1].stop)
 
 
 def _is_one_axis(tensor: Tensor) -> bool:
@@ -99,9 +95,9 @@ def _by_kernel(number: int, keys: slice, call: AttentionCall) -> Tensor:
     return attend_packed(call.queries[number], key, value, scale=call.scale)
 
 
-def _by_mask(mask: Tensor | None, call: AttentionCall) -> Tensor:
-    call = call.with_rotated_keys()
-    return flash_cpu.attend_rows(call.queries[0], call.keys[0], call.values, mask, call.scale)[0]
+def _by_mask(number: int, mask: Tensor | None, call: AttentionCall) -> Tensor:
+    keys = call.with_rotated_keys().keys[number]  # all of them, without the time of a slice
+    return flash_cpu.attend_rows(call.queries[number], keys, call.values, mask, call.scale)[0]
 
 
 def _by_product(seen: Seen, keys: slice, call: AttentionCall) -> Tensor:
@@ -180,4 +176,4 @@ def _mask(
     return reduce(torch.add, parts).masked_fill(hidden, HIDDEN)
 
 
-ROUTE = Route("decode", accepts, prepare, rotates_keys_at_read=True)
+ROUTE = Route("decode", accepts, prepare)
