@@ -28,8 +28,8 @@ ROUTES = {
     candidate.name: candidate
     for candidate in (
         length_rotation.ROUTE,
-        decode.ROUTE,
         content_bias.ROUTE,
+        decode.ROUTE,
         key_bias.ROUTE,
         toeplitz_bias.ROUTE,
         regions.ROUTE,

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention import merge
-from hf_posenc.attention.call import AttentionCall, causal_band
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.band_cuts import can_split, seen_by_newest
@@ -63,9 +63,9 @@ def accepts(call: AttentionCall) -> bool:
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these terms and this mask; both are evaluated once for all layers."""
-    if not (call.is_decode and can_split(call)):
-        reads = list(_reads(call))
-        if call.terms.sink is None and [read.columns for read in reads] == [slice(0, call.key_length)]:
+    if call.terms.bias or not (call.is_decode and can_split(call)):
+        reads, every = list(_reads(call)), [slice(0, call.key_length)]
+        if [read.columns for read in reads] == every and call.terms.sink is None and not call.at_read:
             return partial(_by_mask, reads[0].region, reads[0].mask)
         return partial(attend_reads, reads)
     seen, values = sorted(seen_by_newest(call), key=lambda item: item[1].start), call.values
@@ -96,8 +96,7 @@ def _by_kernel(number: int, keys: slice, call: AttentionCall) -> Tensor:
 
 
 def _by_mask(number: int, mask: Tensor | None, call: AttentionCall) -> Tensor:
-    keys = call.with_rotated_keys().keys[number]  # all of them, without the time of a slice
-    return flash_cpu.attend_rows(call.queries[number], keys, call.values, mask, call.scale)[0]
+    return flash_cpu.attend_rows(call.queries[number], call.keys[number], call.values, mask, call.scale)[0]
 
 
 def _by_product(seen: Seen, keys: slice, call: AttentionCall) -> Tensor:
@@ -122,8 +121,7 @@ def _reads(call: AttentionCall) -> Iterator[Read]:
     visible, added = (None, None) if by_slice else visibility(call, slice(0, 1))
     for number, region in enumerate(terms.regions):
         if visible is None:  # all keys of a slice
-            seen, band = None, causal_band(terms.visible, call.ctx.causal)
-            columns = band.keys_seen(slice(call.first_query, call.key_length), call.key_length)
+            seen, columns = None, terms.visible.keys_seen(slice(call.first_query, call.key_length), call.key_length)
         else:
             seen = visible & pairs_in_band(region.band, call, slice(0, 1)) if terms.split else visible
             columns = _columns(seen)
