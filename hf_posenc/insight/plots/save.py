@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,7 @@ def save(computed: Sequence[ComputedPlot], path: Path) -> list[Path]:
 
 def to_dict(plot: Plot, sheets: Sequence[Sheet]) -> dict[str, Any]:
     """Return the numbers of a plot as plain values for JSON."""
-    schemes = [{"label": sheet.label, "numbers": jsonable(sheet.numbers)} for sheet in sheets]
-    return {"picture": plot.name, "title": plot.title, "schemes": schemes}
-
-
-def jsonable(value: Any) -> Any:
-    """Convert tensors to lists, and infinite or NaN numbers to null."""
-    if isinstance(value, Tensor):
-        return jsonable(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(name): jsonable(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [jsonable(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    schemes = [{"label": sheet.label, "numbers": dict(sheet.numbers)} for sheet in sheets]
+    text = json.dumps(schemes, default=Tensor.tolist)
+    plain = json.loads(text, parse_constant=lambda _: None)  # infinite and NaN numbers become null
+    return {"picture": plot.name, "title": plot.title, "schemes": plain}
