@@ -72,7 +72,7 @@ class Maps(Plot):
             ranges.append(limits_of([*maps, torch.zeros(1)] if self.signed else maps, signed=False))
             images.append(heat_map(axes, sheet.numbers[self.key], limits[-1], colours, square=self.square))
             self.mark(axes, sheet)
-        crop(colour_bars(figure, grid, images, self.unit), ranges)
+        colour_bars(figure, grid, images, ranges, self.unit)
         say_scale(figure, len(grid), limits)
 
     def panels(self, figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
@@ -84,18 +84,17 @@ class Maps(Plot):
         """Draw additional marks on a map."""
 
 
-def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label: str) -> list[Any]:
-    """Draw one colour bar for all panels, or one for each if their scales differ."""
+def colour_bars(
+    figure: Any, panels: Sequence[Any], images: Sequence[Any], ranges: Sequence[tuple[float, float]], label: str
+) -> None:
+    """Draw one colour bar for all panels, or one for each if scales differ; it shows the range of its numbers."""
     if len({image.get_clim() for image in images}) == 1:
-        return [figure.colorbar(images[-1], ax=list(panels), label=label, shrink=0.85)]
-    return [figure.colorbar(i, ax=axes, label=label, shrink=0.85) for i, axes in zip(images, panels, strict=True)]
-
-
-def crop(bars: Sequence[Any], ranges: Sequence[tuple[float, float]]) -> None:
-    """Limit each colour bar to the range of its numbers; a common bar to the range of all panels."""
-    lows, highs = zip(*ranges, strict=True)
-    for bar, (low, high) in zip(bars, ranges if len(bars) > 1 else [(min(lows), max(highs))], strict=True):
-        bar.ax.set_ylim(low, high)
+        lows, highs = zip(*ranges, strict=True)
+        bar = figure.colorbar(images[-1], ax=list(panels), label=label, shrink=0.85)
+        bar.ax.set_ylim(min(lows), max(highs))
+        return
+    for axes, image, limits in zip(panels, images, ranges, strict=True):
+        figure.colorbar(image, ax=axes, label=label, shrink=0.85).ax.set_ylim(*limits)
 
 
 def heat_map(axes: Any, values: Tensor, limits: tuple[float, float], colours: Any, *, square: bool = True) -> Any:

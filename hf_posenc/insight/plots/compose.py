@@ -152,7 +152,10 @@ def show(schemes: str | Iterable[Given], plots: str | Sequence[str] | None = Non
         PosEncError: a scheme, an option, a length or a plot is refused; or none of the plots reads a part of the view.
     """
     request = request_of(schemes, **how)
-    chosen = chosen_plots(plots, request)
+    if plots is None:
+        chosen = plots_of(request)[:1]
+    else:
+        chosen = [plot_of(name) for name in ([plots] if isinstance(plots, str) else plots)]
     check_view(request, chosen)
     return {plot.name: figure(plot, sheets(plot, request)) for plot in chosen}
 
@@ -162,13 +165,6 @@ def numbers(schemes: str | Iterable[Given], plot: str, **how: Any) -> list[Sheet
     request = request_of(schemes, **how)
     check_view(request, [plot_of(plot)])
     return sheets(plot_of(plot), request)
-
-
-def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> list[Plot]:
-    """Return the named plots, or the default one."""
-    if plots is None:
-        return plots_of(request)[:1]
-    return [plot_of(name) for name in ([plots] if isinstance(plots, str) else plots)]
 
 
 def request_of(

@@ -151,11 +151,7 @@ def figure(plot: Plot, drawn: Sequence[Sheet]) -> Any:
     with rc_context({**SETTINGS, **colours}):
         canvas = Figure(figsize=(6.0, 4.0), dpi=DOTS_PER_INCH, layout="constrained")
         plot.draw(canvas, drawn)
-        heading = [text for text in (plot.title, canvas.get_suptitle()) if text]
-        canvas.suptitle(wrapped("\n".join(heading), canvas.get_figwidth()), fontsize=HEADING, x=0.01, ha="left")
+        lines = [*plot.title.split("\n"), *filter(None, canvas.get_suptitle().split("\n"))]
+        broken = [fill(line, int(canvas.get_figwidth() * PER_INCH)) for line in lines]
+        canvas.suptitle("\n".join(broken), fontsize=HEADING, x=0.01, ha="left")
         return canvas
-
-
-def wrapped(text: str, inches: float) -> str:
-    """Break the lines of a heading at the width of its figure."""
-    return "\n".join(fill(line, int(inches * PER_INCH)) for line in text.split("\n"))

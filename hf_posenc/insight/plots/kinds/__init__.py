@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hf_posenc.errors import nearest
-from hf_posenc.insight.plots.kinds import codes, positions, rotations, scores
+from hf_posenc.insight.plots.kinds import codes, positions, scores
 from hf_posenc.insight.plots.registry import Plot, UnknownPlot, registered_plots
 
-KINDS = (positions, scores, codes, rotations)
+KINDS = (positions, scores, codes)
 """Modules in order of preference: the default plot of a scheme is the first that shows it."""
 
 

@@ -110,16 +110,12 @@ class Bias(Maps):
         return {"heads": heads, "bias": bias[heads]}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet]) -> None:
-        super().draw(figure, by_head(sheets))
-
-
-def by_head(sheets: Sequence[Sheet]) -> list[Sheet]:
-    """Split the sheets into one per head and scheme."""
-    return [
-        Sheet(sheet.label, {"head": head, "bias": bias})
-        for sheet in sheets
-        for head, bias in zip(sheet.numbers["heads"], sheet.numbers["bias"], strict=True)
-    ]
+        by_head = [
+            Sheet(sheet.label, {"head": head, "bias": bias})
+            for sheet in sheets
+            for head, bias in zip(sheet.numbers["heads"], sheet.numbers["bias"], strict=True)
+        ]
+        super().draw(figure, by_head)
 
 
 @register_plot

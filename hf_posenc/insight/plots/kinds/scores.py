@@ -16,19 +16,6 @@ DISTANCE = "distance from query to key (tokens)"
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
 
 
-def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
-    """Return the scores of one head, ``[query, key]``; for a scheme with codes only, their products.
-
-    The result names the head if heads differ.
-    """
-    if not target.has(*OF_SCORES) and codes.has_code(target):
-        return {"score": codes.gram(target, length)}
-    scores = pair_scores.scores(pair_scores.call_of(target, length))[0]
-    head = view.heads(len(scores), 1)[0]
-    alike = scores.allclose(scores[:1], equal_nan=True)
-    return {"score": scores[head]} if alike else {"score": scores[head], "head": head}
-
-
 class OfScores(Plot):
     """Base of plots of scores, which every scheme has; without positions, all scores are equal."""
 
@@ -37,7 +24,17 @@ class OfScores(Plot):
     factor, general = 4.0, True
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        return score_map(target, view.length or self.length(target), view)
+        """Compute the scores of one head, ``[query, key]``; for a scheme with codes only, their products.
+
+        The result names the head if heads differ.
+        """
+        length = view.length or self.length(target)
+        if not target.has(*OF_SCORES) and codes.has_code(target):
+            return {"score": codes.gram(target, length)}
+        scores = pair_scores.scores(pair_scores.call_of(target, length))[0]
+        head = view.heads(len(scores), 1)[0]
+        alike = scores.allclose(scores[:1], equal_nan=True)
+        return {"score": scores[head]} if alike else {"score": scores[head], "head": head}
 
 
 @register_plot
