@@ -84,10 +84,7 @@ class Tally:
 
 def edges(length: int) -> list[int]:
     """Return the first distances of doubling bins: 0, 1, 2, 4, 8 … tokens."""
-    starts = [0, 1]
-    while starts[-1] * 2 < length:
-        starts.append(starts[-1] * 2)
-    return starts
+    return [0, *(1 << power for power in range((length - 1).bit_length()))]
 
 
 def binned(profile: Profile, starts: Sequence[int]) -> Tensor:

@@ -142,10 +142,10 @@ def weights_of(call: AttentionCall, rows: Sequence[slice]) -> Iterator[tuple[sli
     Yields:
         The block, weights ``[heads, rows, key]`` and outputs ``[heads, rows, dim]``.
     """
-    keys, values = dense_blocks.upcast(call)
     for block in rows:
-        parts = [weigh(run, keys, values, inner) for run, inner in runs_of(call, block)]
-        weights, mixed = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        runs = runs_of(call, block)
+        parts = [dense_blocks.weigh_and_mix(run, *dense_blocks.upcast(run), inner) for run, inner in runs]
+        mixed, weights = (torch.cat(part, dim=2)[0] for part in zip(*parts, strict=True))
         yield block, weights, mixed
 
 
@@ -158,10 +158,3 @@ def runs_of(call: AttentionCall, block: slice) -> Iterator[tuple[AttentionCall, 
     for run, length in length_rotation.runs(lengths):
         rows = slice(block.start + run.start, block.start + run.stop)
         yield length_rotation.rotated_call(call, rows, length), slice(0, rows.stop - rows.start)
-
-
-def weigh(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-    """Compute weights and outputs of a block of rows."""
-    rotated = keys if call.start is None else dense_blocks.upcast(call)[0]  # a run has its own keys
-    mixed, weights = dense_blocks.weigh_and_mix(call, rotated, values, rows)
-    return weights[0], mixed[0]

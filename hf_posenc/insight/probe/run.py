@@ -22,7 +22,7 @@ from hf_posenc.eval.lm.prefixes import frame_of
 from hf_posenc.eval.tasks.sweep import Count, Seed, checked
 from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
 from hf_posenc.eval.texts.windows import tokenized_documents
-from hf_posenc.insight.probe.variant import NEAR, ProbePlan, Variant, measure
+from hf_posenc.insight.probe.variant import NEAR, Variant, measure
 from hf_posenc.patching.layer_schemes import trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched
@@ -123,7 +123,7 @@ def probe(
 
         def measured(label: str, tokens: int) -> Variant:
             texts = probed_texts(model, tokenizer, own_text, tokens, samples)
-            return measure(model, ProbePlan(texts, trained, rows, seed), label, progress)
+            return measure(model, texts, label, progress, trained_length=trained, rows=rows, seed=seed)
 
         if is_patched(model):
             variants = [measured(describe(model).scheme, probed)]

@@ -67,28 +67,6 @@ class Head:
 
 
 @dataclass(frozen=True)
-class ProbePlan:
-    """Texts and settings of a probe.
-
-    Attributes:
-        texts: ``[1, token]`` each, all of one length.
-        trained_length: pre-training context length in tokens.
-        rows: attention rows measured per text.
-        seed: random seed of the position shuffle.
-    """
-
-    texts: Sequence[Tensor]
-    trained_length: int
-    rows: int = 256
-    seed: int = 0
-
-    @property
-    def length(self) -> int:
-        """Tokens per text."""
-        return self.texts[0].shape[1]
-
-
-@dataclass(frozen=True)
 class Variant:
     """Measurements of one variant of a model.
 
@@ -137,21 +115,30 @@ class Variant:
         }  # fmt: skip
 
 
-def measure(model: nn.Module, plan: ProbePlan, label: str, progress: StepCallback) -> Variant:
-    """Measure a model in its current state."""
-    causal = is_causal(model)
-    rows = chosen_rows(plan.length, plan.rows, causal)
+def measure(
+    model: nn.Module,
+    texts: Sequence[Tensor],
+    label: str,
+    progress: StepCallback,
+    *,
+    trained_length: int,
+    rows: int,
+    seed: int,
+) -> Variant:
+    """Measure a model in its current state on texts of one length, ``[1, token]`` each."""
+    causal, length = is_causal(model), texts[0].shape[1]
+    blocks = chosen_rows(length, rows, causal)
     tallies: dict[int, Tally] = {}
 
     def add_weights(layer: int, block: slice, weights: Tensor, mixed: Tensor) -> None:
         if layer not in tallies:
-            tallies[layer] = Tally(len(weights), plan.length, causal)
+            tallies[layer] = Tally(len(weights), length, causal)
         tallies[layer].add(block, weights)
 
     changes_by_text = []
-    for number, text in enumerate(plan.texts, start=1):
-        progress(f"{label}: attention in text {number} of {len(plan.texts)}")
-        changes_by_text.append(changes(model, text, rows, add_weights, plan.seed))
+    for number, text in enumerate(texts, start=1):
+        progress(f"{label}: attention in text {number} of {len(texts)}")
+        changes_by_text.append(changes(model, text, blocks, add_weights, seed))
     direct, total = (torch.stack(per_text).mean(0) for per_text in zip(*changes_by_text, strict=True))
     profiles = tuple(tallies[layer].profile() for layer in sorted(tallies))
-    return Variant(label, plan.length, plan.trained_length, profiles, direct, total)
+    return Variant(label, length, trained_length, profiles, direct, total)

@@ -13,7 +13,7 @@ from hf_posenc import Scheme, patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
-from hf_posenc.insight.probe.variant import ProbePlan, Variant, measure
+from hf_posenc.insight.probe.variant import Variant, measure
 from hf_posenc.schemes import registry
 
 Build = Callable[..., Any]
@@ -46,8 +46,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.register_scheme("first_token")(First)
 
 
-def variant_of(model: Any, ids: Tensor, **settings: Any) -> Variant:
-    return measure(model, ProbePlan([ids], 16, **settings), "test", lambda doing: None)
+def variant_of(model: Any, ids: Tensor) -> Variant:
+    return measure(model, [ids], "test", lambda doing: None, trained_length=16, rows=256, seed=0)
 
 
 @pytest.mark.parametrize(
