@@ -17,7 +17,6 @@ from transformers import DynamicCache
 from hf_posenc.core.memory import tensors_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward.host_calls import cache_argument
-from hf_posenc.insight.bench.devices import MOST_CALLS
 from hf_posenc.patching.state import base_model_of
 
 CHUNK = 512  # tokens per forward pass that fills the cache before decoding
@@ -25,17 +24,12 @@ TINY = 16  # tokens of the warm-up call
 
 
 class WholeText:
-    """Base of the cases in which every call reads whole rows.
+    """Base of the cases in which every call reads whole rows."""
 
-    ``beyond`` is how many tokens past the length the calls of a case may reach: each call of a decoding step adds one.
-    """
+    decodes = False
 
-    decoder_only, beyond = False, 0
-
-    @staticmethod
-    def tokens(ids: Tensor) -> int:
-        """Return the number of tokens of a call."""
-        return ids.numel()
+    def reset(self) -> None:
+        """Nothing to reset if calls do not depend on each other."""
 
     def held(self) -> int:
         """Return the bytes that stay allocated between calls; gradients are part of a call's peak."""
@@ -48,8 +42,6 @@ class Prefill(WholeText):
     An encoder runs without its head, which does not depend on position and whose logits can take most of the memory.
     """
 
-    name = "prefill"
-
     def __init__(self, model: nn.Module, ids: Tensor) -> None:
         self.ids = ids
         if last_logits_only(model):
@@ -57,9 +49,6 @@ class Prefill(WholeText):
         else:
             self.module, self.more = base_model_of(model.eval())[0], {}
         self.run(ids[:, :TINY])
-
-    def reset(self) -> None:
-        """Nothing to reset: calls do not depend on each other."""
 
     def call(self) -> None:
         """Run the forward pass."""
@@ -78,7 +67,7 @@ class Decode:
     rotate them anew after a round number of tokens. The untimed token pays for that, and the timed one is typical.
     """
 
-    name, decoder_only, beyond = "decode", True, MOST_CALLS + 1
+    decodes = True
 
     def __init__(self, model: nn.Module, ids: Tensor) -> None:
         self.module, self.token, self.filled = model.eval(), ids[:, :1], ids.shape[1]
@@ -89,11 +78,6 @@ class Decode:
         filled_cache = copy.deepcopy(self.cache)
         self.call()
         self.filled_cache = None if self.crop() else filled_cache
-
-    @staticmethod
-    def tokens(ids: Tensor) -> int:
-        """Return the number of tokens of a call."""
-        return len(ids)
 
     def reset(self) -> None:
         """Restore the filled cache and decode one more token."""
@@ -117,22 +101,18 @@ class Decode:
 
     def append(self, ids: Tensor) -> None:
         """Run the model on tokens that follow those in the cache."""
+        cache = cache_argument(type(base_model_of(self.module)[0]), self.cache)
         with torch.inference_mode():
-            self.module(ids, use_cache=True, **self.cached(), **self.more)
-
-    def cached(self) -> dict[str, Any]:
-        """Return the cache as a keyword argument of the model."""
-        return cache_argument(type(base_model_of(self.module)[0]), self.cache)
+            self.module(ids, use_cache=True, **cache, **self.more)
 
     def held(self) -> int:
-        """Return the bytes of the cache."""
-        return sum(tensor_storages(self.cache).values())
+        """Return the bytes of the cache; tensors that share a storage count once."""
+        storages = [tensor.untyped_storage() for tensor in tensors_in([vars(layer) for layer in self.cache.layers])]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 class Train(WholeText):
     """Training step without optimiser: forward and backward pass of the loss; without a head, of the mean square."""
-
-    name = "train"
 
     def __init__(self, model: Any, ids: Tensor) -> None:
         accepts = inspect.signature(model.forward).parameters
@@ -162,18 +142,9 @@ class Train(WholeText):
 
 
 Case = Prefill | Decode | Train
-CASES: dict[str, type[Case]] = {case.name: case for case in (Prefill, Decode, Train)}
+CASES: dict[str, type[Case]] = {"prefill": Prefill, "decode": Decode, "train": Train}
 
 
 def last_logits_only(model: nn.Module) -> bool:
     """Whether the head can compute the logits of the last token only."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
-
-
-def tensor_storages(cache: Any) -> dict[int, int]:
-    """Return the bytes of every storage of a cache by address; tensors that share one count once."""
-    storages = {}
-    for tensor in tensors_in([vars(layer) for layer in cache.layers]):
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
-    return storages

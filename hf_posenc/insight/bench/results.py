@@ -76,9 +76,10 @@ class BenchCell:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
+        time, processor_time = self.time_ratio(), self.time_ratio("processor")
         ratios = {
-            "time": values_of(self.time_ratio()),
-            "processor_time": values_of(self.time_ratio("processor")),
+            "time": time and asdict(time),
+            "processor_time": processor_time and asdict(processor_time),
             "memory": self.memory_ratio(),
         }
         return {
@@ -86,11 +87,6 @@ class BenchCell:
             "state": self.state, "why_not": self.why_not, "over": {UNPATCHED: ratios},
             "models": {role: measured.to_dict() for role, measured in self.models.items()},
         }  # fmt: skip
-
-
-def values_of(times: Ratio | None) -> dict[str, float] | None:
-    """Return a ratio as plain values."""
-    return None if times is None else asdict(times)
 
 
 def table(cells: Sequence[BenchCell], case: str) -> tuple[list[str], list[list[str]]]:

@@ -4,27 +4,69 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor
+from annotated_types import Ge, MinLen
 from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.logits import random_text
 from hf_posenc.checkpoints.merge import load_unpatched
+from hf_posenc.core.lengths import check_factor
 from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback, part_of
+from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
-from hf_posenc.insight.bench.cases import CASES, Case
-from hf_posenc.insight.bench.devices import Device, device_of, interleaved
+from hf_posenc.insight.bench.cases import CASES
+from hf_posenc.insight.bench.devices import MOST_CALLS, Device, Elapsed, device_of, interleaved
 from hf_posenc.insight.bench.models import PATCHED, UNPATCHED, variant
 from hf_posenc.insight.bench.results import BenchCell, Measured
-from hf_posenc.insight.bench.settings import BenchSettings
 from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
 REACH = 8  # default target length in trained lengths, unless lengths or factor exceed it
+Length = Annotated[int, Ge(2)]
+CaseName = Literal["prefill", "decode", "train"]
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """Settings of a benchmark.
+
+    Attributes:
+        entries: schemes, as `hf_posenc.schemes.entry.Entry`.
+        lengths: tokens.
+        cases: keys of `hf_posenc.insight.bench.cases.CASES`.
+        factor: target length divided by trained length, for entries without one.
+        rounds: measurements of each cell.
+        batch_size: rows of a call.
+        compile: whether all models run under `torch.compile`, with dynamic shapes.
+
+    Raises:
+        OptionOutOfRange: a number is out of range, or a name is unknown.
+    """
+
+    entries: Sequence[Any]
+    lengths: Annotated[list[Length] | tuple[Length, ...], MinLen(1)]
+    cases: list[CaseName] | tuple[CaseName, ...] = ("prefill",)
+    factor: float | None = None
+    rounds: Annotated[int, Ge(1)] = 7
+    batch_size: Annotated[int, Ge(1)] = 1
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, OptionOutOfRange)
+        if self.factor is not None:
+            check_factor(self.factor)
+        if any(entry.scheme is None for entry in self.entries):
+            raise OptionOutOfRange("unpatched is the baseline, not a scheme. It is always timed: leave it out.")
+        if self.compile and "decode" in self.cases:
+            raise OptionOutOfRange(
+                "compile is set, and the cache of 'decode' grows with every call, which transformers does not compile. "
+                "Time prefill or train."
+            )
 
 
 def bench(
@@ -65,7 +107,7 @@ def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
         )
     causal = is_causal(model)
     for case in settings.cases:
-        if CASES[case].decoder_only and not causal:
+        if CASES[case].decodes and not causal:
             raise OptionOutOfRange(f"cases has {case!r}, but {type(model).__name__} has no cache. Leave it out.")
 
 
@@ -89,16 +131,19 @@ def cell_of(
     progress: ProgressCallback,
 ) -> BenchCell:
     """Measure one cell: the memory of the unpatched and the patched model, then their times in turns."""
-    ids = random_text(model, length, rows=settings.batch_size).to(model.device)
-    tokens = CASES[case].tokens(ids)
+    kind, ids = CASES[case], random_text(model, length, rows=settings.batch_size).to(model.device)
+    tokens = len(ids) if kind.decodes else ids.numel()
+    reach = length + MOST_CALLS + 1 if kind.decodes else length  # each call that decodes adds a token
     running: dict[str, Any] = {}
-    measured: dict[str, Measured] = {}
+    memory: dict[str, int | None] = {}
+    times: dict[str, list[Elapsed]] = {}
+    state, why_not = "done", ""
     if settings.compile:
         torch.compiler.reset()  # otherwise all models count as recompilations of one function, which has a limit
     try:
         for role in (UNPATCHED, PATCHED):
             progress(0.0, f"memory of {role}")
-            running[role] = case_of_role(model, settings, CASES[case], length, entry, role, ids)
+            running[role] = kind(variant_at(reach, model, settings, entry, role), ids)
             if settings.compile:
                 progress(0.0, f"compiling {role}")
                 running[role].module.compile(dynamic=True)
@@ -106,37 +151,26 @@ def cell_of(
                 running[role].call()
             running[role].reset()
             peak = device.peak(running[role].call)
-            measured[role] = Measured(memory=None if peak is None else peak + running[role].held())
+            memory[role] = None if peak is None else peak + running[role].held()
         times = interleaved(
             running, settings.rounds, device.clock,
             lambda done: progress(done / settings.rounds, f"round {done} of {settings.rounds}"),
         )  # fmt: skip
     except PosEncError as error:
-        return BenchCell(entry.label, case, length, tokens, "refused", measured, str(error))
+        state, why_not = "refused", str(error)
     except (RuntimeError, MemoryError) as error:
-        return BenchCell(entry.label, case, length, tokens, "failed", measured, f"{type(error).__name__}: {error}")
-    for role, elapsed in times.items():
-        measured[role] = Measured(tuple(elapsed), measured[role].memory)
-    return BenchCell(entry.label, case, length, tokens, "done", measured)
+        state, why_not = "failed", f"{type(error).__name__}: {error}"
+    measured = {role: Measured(tuple(times.get(role, ())), held) for role, held in memory.items()}
+    return BenchCell(entry.label, case, length, tokens, state, measured, why_not)
 
 
-def case_of_role(
-    model: PreTrainedModel,
-    settings: BenchSettings,
-    kind: type[Case],
-    length: int,
-    entry: Entry,
-    role: str,
-    ids: Tensor,
-) -> Case:
-    """Build the timed call of the model in one role: unpatched or patched."""
+def variant_at(reach: int, model: PreTrainedModel, settings: BenchSettings, entry: Entry, role: str) -> PreTrainedModel:
+    """Build the model in one role, unpatched or patched, for texts of ``reach`` tokens."""
     base, adapter = base_model_of(model)
-    reach = length + kind.beyond
     trained = trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
     if settings.factor is not None:
-        return kind(variant(model, role, entry, reach, max(reach, round(settings.factor * trained))), ids)
+        return variant(model, role, entry, reach, max(reach, round(settings.factor * trained)))
     try:
-        chosen = variant(model, role, entry, reach, max(reach, REACH * trained, *settings.lengths))
+        return variant(model, role, entry, reach, max(reach, REACH * trained, *settings.lengths))
     except OptionOutOfRange:  # schemes that end with the position table
-        chosen = variant(model, role, entry, reach, max(reach, trained))
-    return kind(chosen, ids)
+        return variant(model, role, entry, reach, max(reach, trained))
