@@ -23,7 +23,7 @@ from typing import Any
 from evidence_pictures import draw_demo, draw_real_model
 from evidence_tables import PAGES, demo_values, filled, real_losses, real_scores
 
-from hf_posenc.insight.advise.evidence import FILE, MeasuredRow, MeasuredScore, RealRow, measured_rows
+from hf_posenc.insight.advise.evidence import FILE, MeasuredRow, MeasuredScore, RealRow
 from hf_posenc.schemes.entry import UNPATCHED
 
 DOCS = Path(__file__).parent
@@ -104,7 +104,6 @@ def finds(passkeys: MeasuredScore, baseline: MeasuredScore) -> bool:
 def main() -> None:
     """Write measured.json, take over the results of a demo, and write all tables and pictures."""
     write(FILE, evidence())
-    measured_rows.cache_clear()
     if len(sys.argv) > 1:
         write(DEMO, demo_of(Path(sys.argv[1])))
     demo = json.loads(DEMO.read_text(encoding="utf-8"))

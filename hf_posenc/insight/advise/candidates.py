@@ -11,14 +11,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import NoEffect, PosEncError
 from hf_posenc.forward.current_forward import schemes_of_base
 from hf_posenc.insight.advise.evidence import MeasuredRow, RealRow, Shown, measured_for, real_rows
-from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
+from hf_posenc.insight.advise.memory import cache_under, kept_tokens
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
@@ -30,90 +30,73 @@ from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.registry import scheme_class, scheme_record
 
 
-@dataclass(frozen=True)
-class CandidateSetting:
-    """Model, target length and use (``zero-shot`` or ``training``) for which candidates are tried."""
+def recommendation(model: TargetModel, use: str, shown: Shown) -> Recommendation:
+    """Build the recommendation of a scheme for a use, ``zero-shot`` or ``training``.
 
-    target_model: TargetModel
-    memory: Memory
-    target: int
-    use: str
-
-    def recommendation(self, shown: Shown) -> Recommendation:
-        """Build the recommendation of a scheme.
-
-        Raises:
-            PosEncError: the scheme cannot be patched into the model.
-        """
-        lengths = self.lengths(shown.scheme)
-        options, by_rule = self.options(shown.scheme, lengths)
-        scheme = self._built(shown.scheme, lengths | options)
-        geometry = scheme.geometry
-        factor = geometry.target_length / geometry.trained_length
-        similar = self._is_like_measured()
-        evidence = measured_for(factor).get(shown.scheme) if similar else None
-        real = real_rows().get(shown.scheme) if similar else None
-        return Recommendation(
-            scheme=shown.scheme,
-            use=self.use,
-            options=written_out(scheme) | options,
-            lengths=lengths,
-            reason=reason_of(shown, real, evidence, by_rule),
-            shown_factor=shown.factor,
-            source=shown.source,
-            beyond=is_beyond(factor, shown, evidence),
-            evidence=evidence,
-            cache=cache_under(scheme, self.memory, self.target),
-            kept=kept_tokens(scheme, self.target),
-            model=self.target_model.name,
-            trained=geometry.trained_length,
-            has_head=self.target_model.has_head,
-        )
-
-    def _built(self, name: str, arguments: Mapping[str, Any]) -> Scheme:
-        """Patch the model without weights, and return the scheme.
-
-        Raises:
-            PosEncError: the scheme cannot be patched into the model.
-            NoEffect: the scheme would not change the model.
-        """
-        with scheme_set_aside(self.target_model.skeleton):
-            patch_model(self.target_model.skeleton, name, **arguments)
-            schemes = schemes_of_base(base_model_of(self.target_model.skeleton)[0])
-        # Layers with sliding windows may keep the positions of the model: they have `HostRotation`.
-        scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
-        geometry = scheme.geometry
-        if geometry.relative and not differs_from_host(scheme, spread_positions(geometry.target_length), geometry):
-            raise NoEffect(f"Scheme {name!r} would compute what this model does already at these lengths.")
-        return scheme
-
-    def lengths(self, scheme: str) -> dict[str, Any]:
-        """Return the length arguments of `patch_model`; the trained length only if `patch_model` requires it."""
-        target_model, lengths = self.target_model, {"target_length": self.target}
-        needed = target_model.overwrites_scaling(scheme)
-        return {"trained_length": target_model.counts_from(scheme), **lengths} if needed else lengths
-
-    def _is_like_measured(self) -> bool:
-        """Whether the measurements apply: zero-shot use of a decoder that rotates queries and keys."""
-        geometry = self.target_model.geometry
-        return self.use == "zero-shot" and geometry.causal and geometry.rotary is not None
-
-    def options(self, scheme: str, lengths: dict[str, int]) -> tuple[dict[str, Any], bool]:
-        """Return the options of a scheme, from comparisons and from `RULES`, and whether a rule applied."""
-        compared: dict[str, Any] = {}
-        by_rule: dict[str, Any] = {}
-        for part in scheme.split("+"):
-            trained = lengths.get("trained_length") or self.target_model.counts_from(part)
-            compared |= scheme_class(part).comparison_options(factor=self.target / trained, trained_length=trained)
-            if part in RULES:
-                geometry = self.target_model.geometry
-                by_rule |= RULES[part](replace(geometry, trained_length=trained, target_length=self.target))
-        return compared | by_rule, bool(by_rule)
+    Raises:
+        PosEncError: the scheme cannot be patched into the model.
+    """
+    lengths = {"target_length": model.target}
+    if model.overwrites_scaling(shown.scheme):  # then `patch_model` requires the trained length
+        lengths = {"trained_length": model.counts_from(shown.scheme), **lengths}
+    options, by_rule = options_of(model, shown.scheme, lengths)
+    scheme = built(model, shown.scheme, lengths | options)
+    factor = scheme.geometry.target_length / scheme.geometry.trained_length
+    # What was measured is the zero-shot use of decoders that rotate queries and keys.
+    similar = use == "zero-shot" and model.geometry.causal and model.geometry.rotary is not None
+    evidence = measured_for(factor).get(shown.scheme) if similar else None
+    real = real_rows().get(shown.scheme) if similar else None
+    return Recommendation(
+        scheme=shown.scheme,
+        use=use,
+        options=written_out(scheme) | options,
+        lengths=lengths,
+        reason=reason_of(shown, real, evidence, by_rule),
+        shown_factor=shown.factor,
+        source=shown.source,
+        beyond=is_beyond(factor, shown, evidence),
+        evidence=evidence,
+        cache=cache_under(scheme, model.memory, model.target),
+        kept=kept_tokens(scheme, model.target),
+        model=model.name,
+        trained=scheme.geometry.trained_length,
+        has_head=model.has_head,
+    )
 
 
-def choose(trial: CandidateSetting, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
+def built(model: TargetModel, name: str, arguments: Mapping[str, Any]) -> Scheme:
+    """Patch the model without weights, and return the scheme.
+
+    Raises:
+        PosEncError: the scheme cannot be patched into the model.
+        NoEffect: the scheme would not change the model.
+    """
+    with scheme_set_aside(model.skeleton):
+        patch_model(model.skeleton, name, **arguments)
+        schemes = schemes_of_base(base_model_of(model.skeleton)[0])
+    # Layers with sliding windows may keep the positions of the model: they have `HostRotation`.
+    scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
+    geometry = scheme.geometry
+    if geometry.relative and not differs_from_host(scheme, spread_positions(geometry.target_length), geometry):
+        raise NoEffect(f"Scheme {name!r} would compute what this model does already at these lengths.")
+    return scheme
+
+
+def options_of(model: TargetModel, scheme: str, lengths: dict[str, int]) -> tuple[dict[str, Any], bool]:
+    """Return the options of a scheme, from comparisons and from `RULES`, and whether a rule applied."""
+    compared: dict[str, Any] = {}
+    by_rule: dict[str, Any] = {}
+    for part in scheme.split("+"):
+        trained = lengths.get("trained_length") or model.counts_from(part)
+        compared |= scheme_class(part).comparison_options(factor=model.target / trained, trained_length=trained)
+        if part in RULES:
+            by_rule |= RULES[part](replace(model.geometry, trained_length=trained, target_length=model.target))
+    return compared | by_rule, bool(by_rule)
+
+
+def choose(model: TargetModel, use: str, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
     """Return the candidates that fit, best first, and why the others do not."""
-    geometry = trial.target_model.geometry
+    geometry = model.geometry
     kind = "rotation" if geometry.table is None else "table"
     if geometry.slopes is not None:
         kind = "bias"
@@ -123,10 +106,10 @@ def choose(trial: CandidateSetting, claims: Iterable[Shown]) -> tuple[tuple[Reco
         if shown.kind != kind or not (geometry.causal or shown.encoders):
             continue
         try:
-            found.append(trial.recommendation(shown))
+            found.append(recommendation(model, use, shown))
         except PosEncError as error:
             refused[shown.scheme] = " ".join(str(error).split())
-    found.sort(key=lambda one: rank(one, trial.target))
+    found.sort(key=lambda one: rank(one, model.target))
     return tuple(found), refused
 
 

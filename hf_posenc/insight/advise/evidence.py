@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -114,14 +113,12 @@ class RealRow:
         )
 
 
-@lru_cache(maxsize=1)
 def real_rows() -> dict[str, RealRow]:
     """Return the measurements on a real model, by scheme."""
     rows = json.loads(FILE.read_text(encoding="utf-8"))["real"]
     return {scheme: RealRow(**row) for scheme, row in rows.items()}
 
 
-@lru_cache(maxsize=1)
 def measured_rows() -> tuple[MeasuredRow, ...]:
     """Return all rows, the unpatched model included, by factor, then best first."""
     rows = [

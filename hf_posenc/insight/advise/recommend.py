@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hf_posenc.core.lengths import tokens
-from hf_posenc.insight.advise.candidates import CandidateSetting, choose, keeps_positions
+from hf_posenc.insight.advise.candidates import choose, keeps_positions
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, Shown, zero_shot_candidates
 from hf_posenc.insight.advise.memory import kept_for_backward, measured, size, skeleton, training_memory
 from hf_posenc.insight.advise.path import Portable, commands_of
@@ -51,8 +51,9 @@ def advise(
         AlreadyPatched: the model carries a scheme.
     """
     cards = None if gpu is None else Cards.of(gpu)
-    target, target_model = tokens(target_length), TargetModel.of(model, name, dtype)
-    memory = measured(target_model.skeleton, target, causal=target_model.geometry.causal)
+    target = tokens(target_length)
+    target_model = TargetModel.of(model, target, name, dtype)
+    memory = target_model.memory
     advice = Advice(
         model=target_model.name,
         model_type=target_model.config.model_type,
@@ -62,36 +63,22 @@ def advise(
         target_length=target,
         memory=memory,
     )
-    advice = with_recommendations(advice, target_model, dtype)
+    if target > target_model.reach:
+        zero_shot, refused = choose(target_model, "zero-shot", untrained(target_model))
+        training, refused_training = choose(target_model, "training", WITH_TRAINING)
+        step = training_memory(skeleton(target_model.config, dtype), target)
+        tight = step is not None and memory.largest is not None and step.total > memory.largest[0]
+        advice = replace(
+            advice,
+            zero_shot=zero_shot,
+            training=tuple(replace(one, checkpointing=tight) for one in training),
+            refused=refused | refused_training,
+            training_memory=step,
+        )
     if cards is not None and advice.training:
         advice = replace(advice, plan=plan_of(cards, advice, target_model))
     no_plan = [NO_PLAN] if cards is not None and advice.plan is None else []
     return replace(advice, warnings=(*warnings_of(advice, target_model), *no_plan))
-
-
-def with_recommendations(advice: Advice, model: TargetModel, dtype: str | None) -> Advice:
-    """Add zero-shot and training recommendations, if the target exceeds the model's own context length.
-
-    Args:
-        advice: advice without recommendations.
-        model: the model that is advised about.
-        dtype: dtype of weights and cache, as in `advise`.
-    """
-    memory, target = advice.memory, advice.target_length
-    untuned = CandidateSetting(model, memory, target, "zero-shot")
-    if target <= model.reach:
-        return advice
-    zero_shot, refused = choose(untuned, untrained(model))
-    training, refused_training = choose(CandidateSetting(model, memory, target, "training"), WITH_TRAINING)
-    step = training_memory(skeleton(model.config, dtype), target)
-    tight = step is not None and memory.largest is not None and step.total > memory.largest[0]
-    return replace(
-        advice,
-        zero_shot=zero_shot,
-        training=tuple(replace(one, checkpointing=tight) for one in training),
-        refused=refused | refused_training,
-        training_memory=step,
-    )
 
 
 def plan_of(cards: Cards, advice: Advice, model: TargetModel) -> Plan | None:

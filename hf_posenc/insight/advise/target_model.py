@@ -1,4 +1,4 @@
-"""Facts about a model from its configuration: positional encoding, trained length, scaling."""
+"""Facts about a model from its configuration: positional encoding, trained length, scaling, memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.errors import AlreadyPatched
-from hf_posenc.insight.advise.memory import skeleton
-from hf_posenc.patching.layer_schemes import layout_of, overwrites_scaling, trained_length_of_patch
+from hf_posenc.insight.advise.memory import Memory, measured, skeleton
+from hf_posenc.patching.layer_schemes import is_causal, layout_of, overwrites_scaling, trained_length_of_patch
 from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.patching.state import base_model_of
 
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetModel:
-    """The model that advice is about.
+    """The model that advice is about, and the context length that it shall have.
 
     Attributes:
         name: name for messages and commands.
+        target: requested context length in tokens.
         skeleton: the model without weights.
+        memory: memory of weights and cache.
         adapter: adapter of the architecture.
         trained: trained length in tokens, before any scaling.
         reach: context length of the unpatched model in tokens, its own scaling included.
@@ -35,14 +37,16 @@ class TargetModel:
     """
 
     name: str
+    target: int
     skeleton: PreTrainedModel
+    memory: Memory
     adapter: Any
     trained: int
     reach: int
     scaling: str | None
 
     @classmethod
-    def of(cls, given: Any, name: str | None = None, dtype: str | None = None) -> TargetModel:
+    def of(cls, given: Any, target: int, name: str | None = None, dtype: str | None = None) -> TargetModel:
         """Read a loaded model, a configuration, or the configuration of a named checkpoint.
 
         Raises:
@@ -54,8 +58,9 @@ class TargetModel:
         config = copy.deepcopy(config.get_text_config())
         bare = skeleton(config, dtype)
         adapter = base_model_of(bare)[1]
+        memory = measured(bare, target, causal=is_causal(bare))
         trained, reach = adapter.trained_length(config), adapter.reach(config)
-        return cls(named, bare, adapter, trained, reach, adapter.scaled_already(config))
+        return cls(named, target, bare, memory, adapter, trained, reach, adapter.scaled_already(config))
 
     @property
     def config(self) -> PreTrainedConfig:
