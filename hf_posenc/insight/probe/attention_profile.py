@@ -130,24 +130,23 @@ def attentions_of(model: nn.Module) -> list[Any]:
 def capture(attention: Any, layer: int, on_call: CallCallback) -> None:
     """Wrap the method that computes a rotated call of a patched layer, so that it reports the call.
 
-    The reported call includes the model's own soft cap, as in Gemma 2, and its attention sink, as in gpt-oss.
+    The reported call includes the model's own soft cap, as in Gemma 2, and its attention sink, as in gpt-oss. There is
+    no KV cache: queries and keys are those of the same tokens.
     """
     mix = attention.mix
 
     def recorded(call: RotatedCall, host: dict[str, Any], cache: Any) -> Any:
         plan, split, ctx, sink = call.plan, call.split, call.ctx, host.get("s_aux")
-        count = plan.ctx.key_positions.shape[1]  # later entries of a static cache are not written yet
-        keys = tuple(key[:, :, :count] for key in split.keys_by_region(call.keys))
         at_read = plan.at_read
         if split.scales_only:  # the model's own function knows no other positions
-            positions, at_read = torch.arange(count, device=ctx.device)[None], ()
-            last = positions[:, -call.queries[0].shape[2] :]
-            ctx = PositionContext(last, positions, attention.is_causal, contiguous=True)
+            positions, at_read = torch.arange(call.values.shape[2], device=ctx.device)[None], ()
+            ctx = PositionContext(positions, positions, attention.is_causal, contiguous=True)
         terms = split.terms if sink is None else with_sink(split.terms, sink)
         mask = plan.mask if isinstance(plan.mask, Tensor) and plan.mask.ndim == 4 else None  # None: causality alone
-        factor, cap = getattr(attention, attention.score_factor), host.get("softcap")
-        values = call.values[:, :, :count]
-        reported = AttentionCall(call.queries, keys, values, terms, ctx, mask, factor, softcap=cap, at_read=at_read)
+        keys, factor = split.keys_by_region(call.keys), getattr(attention, attention.score_factor)
+        reported = AttentionCall(
+            call.queries, keys, call.values, terms, ctx, mask, factor, softcap=host.get("softcap"), at_read=at_read
+        )
         on_call(layer, reported.with_rotated_keys())
         return mix(call, host, cache)
 

@@ -63,7 +63,8 @@ def binned_weights(variant: Variant) -> Tensor:
 def ticks_of_map(axes: Any, variant: Variant) -> None:
     """Label the distance bins on the x axis and the layers on the y axis."""
     starts = edges(variant.length)
-    names = [range_name(a, b - 1) for a, b in zip(starts, [*starts[1:], variant.length], strict=True)]
+    ends = [start - 1 for start in (*starts[1:], variant.length)]
+    names = [f"{first}–{last}" if last > first else str(first) for first, last in zip(starts, ends, strict=True)]
     axes.set_xticks(range(len(starts)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
     heads = len(variant.profiles[0].mass)
     every = max(1, len(variant.profiles) // 16)
@@ -72,11 +73,6 @@ def ticks_of_map(axes: Any, variant: Variant) -> None:
     for layer in range(1, len(variant.profiles)):
         axes.axhline(layer * heads - 0.5, color="white", linewidth=0.8)
     axes.set_xlabel("distance (tokens)")
-
-
-def range_name(first: int, last: int) -> str:
-    """Format a range of distances as ``8–15``."""
-    return str(first) if last <= first else f"{first}–{last}"
 
 
 def heads_plot(probe: Probe, path: Path) -> None:

@@ -57,18 +57,15 @@ def outputs(
             on_rows(layer, block, weights, mixed)
             by_layer.setdefault(layer, []).append(mixed)
 
-    inputs: dict[str, Any] = {}
-    if positions is not None:  # without a mask, transformers takes jumps in positions for packed texts
-        inputs = {"position_ids": positions, "attention_mask": torch.ones_like(ids)}
-    with with_a_scheme(model), capture_attention(model, keep_rows):
-        base_model_of(model)[0](input_ids=ids, **inputs, **no_cache(model))
-    return [torch.cat(by_layer[layer], dim=1) for layer in sorted(by_layer)]
-
-
-def no_cache(model: nn.Module) -> dict[str, bool]:
-    """Return the keyword argument with which a decoder fills no KV cache."""
     base: Any = base_model_of(model)[0]
-    return {"use_cache": False} if getattr(base.config, "is_decoder", True) or is_causal(model) else {}
+    inputs: dict[str, Any] = {"input_ids": ids}
+    if getattr(base.config, "is_decoder", True) or is_causal(model):
+        inputs["use_cache"] = False
+    if positions is not None:  # without a mask, transformers takes jumps in positions for packed texts
+        inputs |= {"position_ids": positions, "attention_mask": torch.ones_like(ids)}
+    with with_a_scheme(model), capture_attention(model, keep_rows):
+        base(**inputs)
+    return [torch.cat(by_layer[layer], dim=1) for layer in sorted(by_layer)]
 
 
 def changes(
