@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -184,8 +183,6 @@ def sampled(timed: Timed, calls: int, clock: Clock) -> Elapsed:
 
 def ratio(times: list[float], baseline: list[float]) -> Ratio:
     """Summarise the ratios of times to the baseline times of the same rounds."""
-    ratios = [a / b for a, b in zip(times, baseline, strict=True)]
-    if len(ratios) == 1:
-        return Ratio(ratios[0], ratios[0], ratios[0])
-    low, _, high = quantiles(ratios, n=4, method="inclusive")
-    return Ratio(median(ratios), low, high)
+    ratios = torch.tensor(times, dtype=torch.float64) / torch.tensor(baseline, dtype=torch.float64)
+    low, middle, high = ratios.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)).tolist()
+    return Ratio(middle, low, high)
