@@ -10,8 +10,7 @@ from hf_posenc.core.lengths import tokens
 from hf_posenc.insight.advise.candidates import choose, keeps_positions
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, Shown, zero_shot_candidates
 from hf_posenc.insight.advise.memory import kept_for_backward, measured, size, skeleton, training_memory
-from hf_posenc.insight.advise.path import Portable, commands_of
-from hf_posenc.insight.advise.plan import Cards, Plan, plan
+from hf_posenc.insight.advise.plan import Cards, Plan, Portable, plan
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.schemes.registry import scheme_class
@@ -89,8 +88,7 @@ def plan_of(cards: Cards, advice: Advice, model: TargetModel) -> Plan | None:
         return None
     memory, scheme = measured(bare, target, causal=model.geometry.causal), Portable.of(bare, one)
     layer = kept_for_backward(bare, target) // (model.config.num_hidden_layers * target)
-    without_commands = plan(cards, one, step, memory, layer, in_parts=scheme.in_parts)
-    return replace(without_commands, commands=commands_of(without_commands, one, scheme))
+    return plan(cards, one, step, memory, layer, scheme)
 
 
 def untrained(target_model: TargetModel) -> list[Shown]:

@@ -70,7 +70,8 @@ class Advice:
             if found:
                 lines += ["", title]
                 for number, one in enumerate(found[:SHOWN], 1):
-                    lines += self._lines_of(number, one)
+                    lines.append(f"  {number}  {one.scheme}{self._head(one)}")
+                    lines += [*_wrapped(one.reason, 5, 5), *_wrapped(one.patch, 5, 9)]
                 if more := [one.scheme + self._evicts(one) for one in found[SHOWN:]]:
                     lines += _wrapped(f"then {', '.join(more)} (all lines: --json)", 2, 7)
         lines += _bullets("Does not fit", self._refusals())
@@ -101,10 +102,6 @@ class Advice:
             f"LoRA, one row of {self.target_length:,}: {size(step.total)}, with gradient checkpointing "
             f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained)"
         )
-
-    def _lines_of(self, number: int, one: Recommendation) -> list[str]:
-        head = f"  {number}  {one.scheme}{self._head(one)}"
-        return [head, *_wrapped(one.reason, 5, 5), *_wrapped(one.patch, 5, 9)]
 
     def _evicts(self, one: Recommendation) -> str:
         """Remark on a scheme that keeps less than the whole text."""
