@@ -24,7 +24,7 @@ def example() -> Iterator[ModuleType]:
     with example_module("guide_plots") as module:
         yield module
     for name in NAMES:
-        del registry._PLOTS[name]
+        del registry.PLOTS[name]
 
 
 def look(scheme: str, options: dict[str, Any]) -> Target:

@@ -106,7 +106,6 @@ def draw(request: PlotRequest, names: Sequence[str] | None, out: Path | None, *,
     """Compute the plots; write them and show their files, or show their numbers."""
     from hf_posenc.core.plotting import require_matplotlib
     from hf_posenc.insight.plots import compose, kinds
-    from hf_posenc.insight.plots import save as saving
 
     words = cli.words_of(names)
     if not words:
@@ -117,15 +116,15 @@ def draw(request: PlotRequest, names: Sequence[str] | None, out: Path | None, *,
         plots = [kinds.plot_of(word) for word in words]
     path = out or FOLDER / f"{name_of(request, plots)}.png"
     check_output_file(path)
-    saving.check_ending(path)
+    compose.check_ending(path)
     writes = out is not None or not as_json
     if writes:
         require_matplotlib()
     compose.check_view(request, plots)
     computed = [(one, compose.sheets(one, request)) for one in plots]
-    written = saving.save(computed, path) if writes else []
+    written = compose.save(computed, path) if writes else []
     if as_json:
-        output.show_json([saving.to_dict(*one) | {"files": list(map(str, written))} for one in computed])
+        output.show_json([compose.to_dict(*one) | {"files": list(map(str, written))} for one in computed])
         return
     for file in written:
         output.show_text(f"Written to {file}")

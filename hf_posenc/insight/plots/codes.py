@@ -44,14 +44,9 @@ def codes(target: Target, length: int, start: int = 0) -> Tensor:
         )
     rotation = rotating[0]
     coordinates = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
-    return rotate(first_hands(rotation, length), rotation, table(rotation, coordinates))[0, 0].float()
-
-
-def first_hands(rotation: Rotation, length: int) -> Tensor:
-    """Return states with (1, 0) in every rotated pair of channels, ``[1, 1, length, channels]``."""
-    upright = torch.zeros(1, 1, length, rotation.dims)
+    upright = torch.zeros(1, 1, length, rotation.dims)  # (1, 0) in every rotated pair of channels
     upright[..., slice(0, rotation.dims // 2) if rotation.layout == "half" else slice(0, None, 2)] = 1.0
-    return upright
+    return rotate(upright, rotation, table(rotation, coordinates))[0, 0].float()
 
 
 def hands(code: Tensor) -> Tensor | None:

@@ -1,12 +1,18 @@
-"""Plot schemes: compute the numbers of each (sheets), then draw one figure of all sheets."""
+"""Plot schemes: compute the numbers of each (sheets), then draw one figure of all sheets, or save both."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from hf_posenc.core.files.staged import staged
+from hf_posenc.core.plotting import save_figure
 from hf_posenc.errors import OptionOutOfRange, OutsideModel
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
@@ -15,6 +21,8 @@ from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target,
 from hf_posenc.schemes.build import positions_supported
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 from hf_posenc.schemes.spec import parts_of_spec
+
+FILES = ".png", ".svg"
 
 
 @dataclass(frozen=True)
@@ -191,3 +199,30 @@ def request_of(
         {name: value for name, value in lengths.items() if value is not None},
         layer,
     )
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a file name with a suffix of another format."""
+    if path.suffix.lower() not in FILES:
+        raise OptionOutOfRange(f"A plot's file must end in {', '.join(FILES)}, got {str(path)!r}. Rename it.")
+
+
+def save(computed: Sequence[tuple[Plot, Sequence[Sheet]]], path: Path) -> list[Path]:
+    """Write one file per plot with its sheets, all of them or none; several files are named after their plots.
+
+    Returns:
+        The files.
+    """
+    names = [path.name if len(computed) == 1 else f"{path.stem}-{plot.name}{path.suffix}" for plot, _ in computed]
+    with staged(path.parent) as staging:
+        for name, (plot, sheets) in zip(names, computed, strict=True):
+            save_figure(figure(plot, sheets), staging / name)
+    return [path.with_name(name) for name in names]
+
+
+def to_dict(plot: Plot, sheets: Sequence[Sheet]) -> dict[str, Any]:
+    """Return the numbers of a plot as plain values for JSON."""
+    schemes = [{"label": sheet.label, "numbers": dict(sheet.numbers)} for sheet in sheets]
+    text = json.dumps(schemes, default=Tensor.tolist)
+    plain = json.loads(text, parse_constant=lambda _: None)  # infinite and NaN numbers become null
+    return {"picture": plot.name, "title": plot.title, "schemes": plain}

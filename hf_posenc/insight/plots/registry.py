@@ -145,7 +145,9 @@ class Plot(ABC):
         """
 
 
-_PLOTS: dict[str, Plot] = {}
+PLOTS: dict[str, Plot] = {}
+"""Plots by name, in the order of registration."""
+
 P = TypeVar("P", bound=type[Plot])
 
 
@@ -155,16 +157,11 @@ def register_plot(cls: P) -> P:
     Raises:
         ValueError: another plot has that name.
     """
-    other = _PLOTS.get(cls.name)
+    other = PLOTS.get(cls.name)
     if other is not None and type(other).__qualname__ != cls.__qualname__:
         raise ValueError(f"The plot name {cls.name!r} belongs to {type(other).__qualname__}. Take another name.")
-    _PLOTS[cls.name] = cls()
+    PLOTS[cls.name] = cls()
     return cls
-
-
-def registered_plots() -> list[Plot]:
-    """Return the plots registered so far, in the order of registration."""
-    return list(_PLOTS.values())
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def own_plot() -> Iterator[type[Plot]]:
             figure.subplots().bar(range(2), sheets[0].numbers["slope"].tolist())
 
     yield Slope
-    del registry._PLOTS["slope"]
+    del registry.PLOTS["slope"]
 
 
 def test_a_registered_plot(own_plot: type[Plot]) -> None:

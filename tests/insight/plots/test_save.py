@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.insight.plots import Shapes
-from hf_posenc.insight.plots.compose import request_of, sheets
+from hf_posenc.insight.plots.compose import request_of, save, sheets
 from hf_posenc.insight.plots.kinds import plot_of
-from hf_posenc.insight.plots.save import save
 
 pytest.importorskip("matplotlib", reason="an extra")
 SMALL = Shapes(heads=2, head_dim=8, width=16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hf_posenc.errors import nearest
 from hf_posenc.insight.plots.kinds import codes, positions, scores
-from hf_posenc.insight.plots.registry import Plot, UnknownPlot, registered_plots
+from hf_posenc.insight.plots.registry import PLOTS, Plot, UnknownPlot
 
 KINDS = (positions, scores, codes)
 """Modules in order of preference: the default plot of a scheme is the first that shows it."""
@@ -13,7 +13,7 @@ KINDS = (positions, scores, codes)
 def list_plots() -> list[Plot]:
     """Return all plots in order of preference, those registered by others last."""
     rank = {module.__name__: number for number, module in enumerate(KINDS)}
-    return sorted(registered_plots(), key=lambda plot: rank.get(type(plot).__module__, len(rank)))
+    return sorted(PLOTS.values(), key=lambda plot: rank.get(type(plot).__module__, len(rank)))
 
 
 def plot_of(name: str) -> Plot:

@@ -119,7 +119,8 @@ class Clock(Plot):
                     dial(axes, numbers["angles"][:, number])
                     turn = float(numbers["tokens_a_turn"][number])
                     axes.set_title(f"pair {numbers['pairs'][number]}", fontsize=10, pad=2)
-                    axes.text(0, -1.28, f"{in_words(turn)}\ntokens/rotation", ha="center", va="top", fontsize=9)
+                    tokens = f"{turn:.1f}" if turn < 100 else f"{turn:,.0f}"
+                    axes.text(0, -1.28, f"{tokens}\ntokens/rotation", ha="center", va="top", fontsize=9)
             dials[0].text(-1.45, 0, marks.named(sheet.label, 1.4), rotation=90, ha="right", va="center", fontsize=10)
         remark = f"position {sheets[0].numbers['position']}; dots: earlier positions"
         figure.suptitle(remark, fontsize=10, x=0.02, ha="left")
@@ -144,8 +145,3 @@ def dial(axes: Any, angles: Tensor) -> None:
             axes.plot(
                 (0.86 * x,), (0.86 * y,), ".", color=marks.HUES[4], alpha=1 - steps_back / (TRAIL + 1), markersize=5
             )
-
-
-def in_words(turn: float) -> str:
-    """Format a number of tokens as ``6.3`` or ``12,300``."""
-    return f"{turn:.1f}" if turn < 100 else f"{turn:,.0f}"
