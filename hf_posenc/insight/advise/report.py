@@ -84,24 +84,20 @@ class Advice:
         cache = f"{size(memory.cache)} per text ({size(memory.token)} per token)" if memory.cache else "none"
         largest = memory.largest
         here = f"; {size(largest[0])} {largest[1]} here" if largest else ""
+        step, training = self.training_memory, ""
+        if step is not None:
+            training = (
+                f"LoRA, one row of {self.target_length:,}: {size(step.total)}, with gradient checkpointing "
+                f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained)"
+            )
         facts = {
             "positions": self.positions,
             "lengths": f"trained {self.trained_length:,}{reach}, target {self.target_length:,}, "
             f"factor {_ratio(self.factor)}",
             "memory": f"{memory.dtype}: weights {size(memory.weights)}, cache {cache}{here}",
-            "training": self._training(),
+            "training": training,
         }
         return [line for name, value in facts.items() if value for line in _wrapped(f"{name:<12}{value}", 2, 14)]
-
-    def _training(self) -> str:
-        """Describe the memory of a LoRA run; empty if unknown."""
-        step = self.training_memory
-        if step is None:
-            return ""
-        return (
-            f"LoRA, one row of {self.target_length:,}: {size(step.total)}, with gradient checkpointing "
-            f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained)"
-        )
 
     def _evicts(self, one: Recommendation) -> str:
         """Remark on a scheme that keeps less than the whole text."""

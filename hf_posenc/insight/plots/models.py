@@ -18,6 +18,7 @@ from torch import nn
 
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation, geometric
 from hf_posenc.core.lengths import resolve_lengths
+from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.settings import check_fields
 from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.errors import AlreadyPatched, NothingStretched, OptionOutOfRange
@@ -27,6 +28,7 @@ from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
 from hf_posenc.patching.patch import patch_model, scheme_set_aside
 from hf_posenc.patching.state import base_model_of, describe, is_patched
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme
 from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.spec import SchemeSpec, parts_of_spec, plan, plan_of_layer
@@ -36,7 +38,13 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 BASE = 10_000.0
 TABLE_STD = 0.02  # standard deviation of initial position tables in GPT-2 and BERT
 SEED = 0
-HOST = "host"  # scheme that leaves the positions of a model as they are
+
+
+class Unpatched(Scheme):
+    """The model's own positional encoding, unchanged. Unlike ``host``, it has no hooks that a plot could show."""
+
+    record = SchemeRecord("unpatched", title="The model's own positions.")
+    replaces_host = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class Shapes:
         Raises:
             PosEncError: the scheme, an option or a length is refused.
         """
-        chosen = plan(entry.scheme or HOST, entry.own_options)
+        chosen = plan(entry.scheme or Unpatched, entry.own_options)
         found = resolve_lengths(configured=self.trained_length, **{**lengths, **entry.lengths})
         kind = self.kind or first_kind(entry.scheme)
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
@@ -112,7 +120,7 @@ class Model:
         with scheme_set_aside(self.model):
             with fixed_seed(SEED), warnings.catch_warnings():
                 warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
-                patch_model(self.model, entry.scheme or HOST, **{**lengths, **entry.options})
+                patch_model(self.model, entry.scheme or Unpatched, **{**lengths, **entry.options})
             with torch.no_grad(), fixed_seed(SEED):
                 base, _ = base_model_of(self.model)
                 attentions: list[Any] = base.__dict__[ATTENTIONS]
@@ -124,7 +132,7 @@ class Model:
 
 def first_kind(scheme: SchemeSpec | None) -> Kind:
     """Return the first kind of model that all parts of a scheme are defined for; if there is none, llama."""
-    records = [cls.record for cls, _ in parts_of_spec(scheme or HOST)]
+    records = [cls.record for cls, _ in parts_of_spec(scheme or Unpatched)]
     geometries = {kind: Shapes().geometry(kind, Shapes.trained_length) for kind in KINDS}
     return next((kind for kind, one in geometries.items() if not any(r.unmet_needs(one) for r in records)), "llama")
 
