@@ -88,24 +88,22 @@ def measured(model: PreTrainedModel, **more: Any) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "method", "checkpointing", "dtype"),
+    ("make", "checkpointing", "dtype"),
     [
-        (llama, "lora", False, torch.bfloat16),
-        (llama, "lora", True, torch.bfloat16),
-        (llama, "lora", True, torch.float32),
-        (llama, "full", True, torch.float32),
-        (gpt2, "lora", True, torch.float32),
-        (gpt2, "full", False, torch.float32),
+        (llama, False, torch.bfloat16),
+        (llama, True, torch.bfloat16),
+        (llama, True, torch.float32),
+        (gpt2, True, torch.float32),
     ],
 )
-def test_the_estimate_is_near_what_a_step_allocates(make, method, checkpointing, dtype) -> None:
+def test_the_estimate_is_near_what_a_step_allocates(make, checkpointing, dtype) -> None:
     """With the loss in chunks, as `finetune` computes it."""
     set_seed(0)
     model = make().to(dtype)
-    estimate = training_memory(skeleton(model.config, str(dtype).removeprefix("torch.")), LENGTH, method=method)
+    estimate = training_memory(skeleton(model.config, str(dtype).removeprefix("torch.")), LENGTH)
     assert estimate is not None
     said = estimate.total_checkpointed if checkpointing else estimate.total
-    took = measured(model, method=method, gradient_checkpointing=checkpointing)
+    took = measured(model, gradient_checkpointing=checkpointing)
     assert 1 / FACTOR < said / took < FACTOR
 
 

@@ -1,10 +1,9 @@
 """Memory of weights, KV cache and one training step, measured on the meta device, and the memory of this machine.
 
-Nothing is loaded or computed. A training step is estimated from:
+Nothing is loaded or computed. A training step with LoRA is estimated from:
 
 weights       weights of the model in its dtype, or with linear layers in 4 bits (QLoRA)
-trained       16 bytes per trained parameter: value, gradient and two moments of AdamW in float32; 12 if the value is
-              a float32 weight of the model, which is counted above
+trained       16 bytes per trained parameter: value, gradient and two moments of AdamW in float32
 activations   tensors that a forward pass keeps for the backward pass, counted in a pass on the meta device
 loss          logits of a chunk of tokens with their gradient (`hf_posenc.training.chunked_loss`)
 
@@ -27,8 +26,6 @@ from hf_posenc.errors import PosEncError
 
 if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
-    from hf_posenc.training.config import MethodName
-
 
 FLOAT32 = 4
 TRAINED = 4 * FLOAT32
@@ -138,7 +135,6 @@ class TrainingMemory:
     """Memory of a training step on one row, in bytes.
 
     Attributes:
-        method: the training method.
         length: tokens of the row.
         width, words, itemsize: hidden size, vocabulary size, and bytes per number.
         numbers: number of trained parameters.
@@ -149,7 +145,6 @@ class TrainingMemory:
         checkpointed: activations with gradient checkpointing: the inputs of all layers, and those within one layer.
     """
 
-    method: str
     length: int
     width: int
     words: int
@@ -184,26 +179,23 @@ class TrainingMemory:
         )
 
 
-def training_memory(model: PreTrainedModel, length: int, *, method: MethodName = "lora") -> TrainingMemory | None:
-    """Estimate the memory of a training step of a model on the meta device.
+def training_memory(model: PreTrainedModel, length: int) -> TrainingMemory | None:
+    """Estimate the memory of a training step with LoRA and the defaults of `hf_posenc.training.Training`.
 
     Args:
         model: model on the meta device; PEFT wraps it, so do not use it afterwards.
         length: tokens of a row.
-        method: as in `hf_posenc.training.Training`, whose defaults are the other settings.
 
     Returns:
         The estimate; None if PEFT is not installed, or the model cannot run on the meta device.
     """
     try:
         from hf_posenc.training.config import Training
-        from hf_posenc.training.methods import adapted, check_method, peft_config_of
+        from hf_posenc.training.methods import adapted, peft_config_of
         from hf_posenc.training.trained_layers import trained_by_kind
 
         weights, four_bit = model.get_memory_footprint(return_buffers=False), four_bit_bytes(model)
-        check_method(method, model)
-        peft_config = peft_config_of(model, Training(length=length, steps=1, method=method))
-        trained = adapted(model, peft_config)
+        trained = adapted(model, peft_config_of(model, Training(length=length, steps=1)))
         numbers = sum(trained_by_kind(trained).values())
         activations = kept_for_backward(trained, length)
     except (ImportError, PosEncError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
@@ -211,7 +203,6 @@ def training_memory(model: PreTrainedModel, length: int, *, method: MethodName =
     config = model.config.get_text_config()
     layers, width = int(config.num_hidden_layers), int(config.hidden_size)
     return TrainingMemory(
-        method=method,
         length=length,
         width=width,
         words=int(config.vocab_size),
@@ -220,7 +211,7 @@ def training_memory(model: PreTrainedModel, length: int, *, method: MethodName =
         weights=weights,
         four_bit=four_bit,
         gathered=gathered_bytes(model, weights, layers),
-        trained=(TRAINED - (FLOAT32 if peft_config is None and model.dtype == torch.float32 else 0)) * numbers,
+        trained=TRAINED * numbers,
         activations=activations,
         loss=loss_bytes(length, width, int(config.vocab_size), model.dtype.itemsize),
         checkpointed=activations // layers + layers * length * width * model.dtype.itemsize,
