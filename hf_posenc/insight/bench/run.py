@@ -95,20 +95,14 @@ def bench(
     """
     plan = BenchSettings(entries_of(schemes), tuple(lengths), **settings)
     loaded: Any = load_unpatched(model) if isinstance(model, (str, os.PathLike)) else model
-    check_model(loaded, plan)
-    return run(loaded, plan, device_of(str(loaded.device)), progress)
-
-
-def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
-    """Check that the model can be benchmarked."""
-    if is_patched(model):
+    if is_patched(loaded):
         raise AlreadyPatched(
             "The model is patched, and the benchmark needs the unpatched model. Call unpatch_model(model) first."
         )
-    causal = is_causal(model)
-    for case in settings.cases:
-        if CASES[case].decodes and not causal:
-            raise OptionOutOfRange(f"cases has {case!r}, but {type(model).__name__} has no cache. Leave it out.")
+    causal = is_causal(loaded)
+    if "decode" in plan.cases and not causal:
+        raise OptionOutOfRange(f"cases has 'decode', but {type(loaded).__name__} has no cache. Leave it out.")
+    return run(loaded, plan, device_of(str(loaded.device)), progress)
 
 
 def run(

@@ -27,12 +27,10 @@ class CodeMap(Maps):
     key, unit, square = "code", "value", False
     axis_names, sizes = ("channel", "position (tokens)"), ((5.6, 3.4), (3.6, 3.4))
     trained_length, positions = 128, LENGTH
+    companions = ("rotation", "row_rotation")
 
     def shows(self, target: Target) -> bool:
-        return codes.has_code(target) and not target.has("rotation", "row_rotation")
-
-    def accepts(self, target: Target) -> bool:
-        return codes.has_code(target)
+        return codes.has_code(target) and not target.has(*self.companions)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         return {"code": codes.codes(target, view.length or LENGTH)}
