@@ -58,7 +58,8 @@ TERMS: Mapping[str, tuple[str, ...]] = {
 
 @contextmanager
 def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
-    """Run the block with ``hooks`` in all parts of a scheme, and restore its own hooks."""
+    """Run the block with ``hooks`` in all parts of a scheme. Its own hooks and their cached answers are restored."""
+    cached = [(memo, dict(memo)) for part in {scheme, *scheme.schemes} if (memo := vars(part).get("memo_of_options"))]
     for part in scheme.schemes:
         for name, hook in hooks.items():
             setattr(part, name, partial(hook, part))
@@ -69,6 +70,8 @@ def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
             for name in hooks:
                 delattr(part, name)
             part.training = part.training  # any assignment discards cached answers, here those of the replaced hooks
+        for memo, answers in cached:
+            memo.update(answers)
 
 
 def neutral(hooks: Iterable[str]) -> Hooks:

@@ -74,6 +74,7 @@ class EffectProbe:
         device = computing_device(base, offloads)
         self.deferred = device.type == "meta"
         self.runs_alone = not self.deferred and not offloads
+        self.patched: dict[tuple[int, float], Tensor] = {}
         if self.deferred:
             return
         # The unpatched model must have the probed positions too, and its position table may be shorter.
@@ -105,6 +106,12 @@ class EffectProbe:
         widened = in_float32(attention, self.own_dtype) if self.widened else nullcontext()
         with torch.no_grad(), scaled_scores(attention, self.factors[layer], sharper), widened:
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
+
+    def run_patched(self, layer: int, sharper: float) -> Tensor:
+        """Outputs of a patched layer at the probed positions; computed once for each factor of the scores."""
+        if (layer, sharper) not in self.patched:
+            self.patched[layer, sharper] = self.run(layer, sharper, self.positions)
+        return self.patched[layer, sharper]
 
     def run_in_own_dtype(self, layer: int) -> Tensor:
         """Output ``[1, token, width]`` of a layer in the model's own dtype."""
@@ -194,7 +201,7 @@ class EffectProbe:
         else:
             with unpatched_view(self.patch):
                 before, nudged = self.run_unpatched(layer, sharper)
-        moved = relative_change(self.run(layer, sharper, self.positions), before)
+        moved = relative_change(self.run_patched(layer, sharper), before)
         return moved, relative_change(nudged, before).cummax(0).values
 
     def check_terms(self, layer: int, scheme: Scheme) -> None:
@@ -229,7 +236,7 @@ class EffectProbe:
         own: Scheme = self.attentions[layer].scheme
         for sharper in (*SHARPENING, *SOFTENING):
             with replaced(own, one):
-                before = self.run(layer, sharper, self.positions)
+                before = self.run(layer, sharper, self.positions) if one else self.run_patched(layer, sharper)
             with replaced(own, other):
                 moved = relative_change(self.run(layer, sharper, self.positions), before)
             if not bool((moved <= self.rounding(layer, max(sharper, 1.0))).all()):  # true for NaN, too
