@@ -82,7 +82,9 @@ def widen_cached_keys(cache: Cache, layer: int | None, new: Tensor, values: Tens
     Raises:
         InvalidInput: the cache holds wider keys. A static cache keeps its width when it is reset.
     """
-    cache_layer = layer_at(cache, layer)
+    if layer is None or layer >= len(cache.layers):
+        return
+    cache_layer = cache.layers[layer]
     keys = getattr(cache_layer, "keys", None)
     if keys is None or keys.numel() == 0:
         return

@@ -23,8 +23,8 @@ from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.training.emit.cards import unit_of
 from hf_posenc.training.emit.emit import plain_form
+from hf_posenc.training.emit.frameworks import TRL
 from hf_posenc.training.emit.run import CHECKPOINT, OUTPUT
-from hf_posenc.training.emit.trl import TRL
 
 SHARE = 0.9
 """Share of a card's memory for tensors; the CUDA context, kernel workspaces and fragmentation take the rest."""
