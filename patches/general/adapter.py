@@ -72,6 +72,12 @@ class GeneralAdapter(Adapter):
 
     def trained_length(self, config: PreTrainedConfig) -> int:
         if not isinstance(getattr(config, "max_position_embeddings", None), int):
+            if hasattr(config, "max_source_positions"):  # frames of sound; encoders of text have none
+                raise UnsupportedModel(
+                    f"This {type(self.base).__name__} belongs to a model with an audio encoder, whose configuration "
+                    "limits recordings and transcripts (max_source_positions, max_target_positions), not "
+                    f"texts. {REMEDY}"
+                )
             raise UnsupportedModel(
                 f"{type(config).__name__} has no max_position_embeddings, so its trained length is unknown. {REMEDY}"
             )

@@ -201,7 +201,7 @@ def test_encoders(name: str) -> None:
         ("diffllama", "once a call"),
         ("mamba", "goes through the AttentionInterface"),
         ("doge", "numbers of its own to its scores"),
-        ("whisper", "no max_position_embeddings"),
+        ("whisper", "audio encoder"),
         ("gemma3n_text", "num_kv_shared_layers=2"),
         ("gemma4_text", "num_kv_shared_layers=2"),  # without them it can be patched
     ],
