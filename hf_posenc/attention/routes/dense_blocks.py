@@ -64,8 +64,8 @@ def in_one_block(call: AttentionCall) -> bool:
 
 def prepare(call: AttentionCall) -> Compute:
     """The function for calls like ``call``. Visible pairs of a small call are computed here, once for all layers."""
-    if call.query_length > rows_of_block(call) or not is_small(call) or torch.is_grad_enabled():
-        return attend
+    if not is_small(call) or torch.is_grad_enabled() or call.query_length > rows_of_block(call):
+        return attend  # asked in this order: a comparison of lengths would fix those of a graph
     rows = slice(0, call.query_length)
     pairs = pairs_of(call, rows)
     return lambda layer_call: mix_rows(layer_call, *operands(layer_call), rows, pairs)
