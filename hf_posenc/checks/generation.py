@@ -110,9 +110,7 @@ def beam_score_error(model: PreTrainedModel, prompt: Tensor) -> float:
 MAX_BATCH_TOKENS = 24  # small, so the batch splits prompts and mixes tokens of several requests
 
 
-@register_check(
-    "continuous_batching", needs=("causal", "continues_texts"), slow=True, package="psutil"
-)  # transformers measures memory with psutil
+@register_check("continuous_batching", needs=("causal", "continues_texts"), slow=True)
 def continuous_batching_equals_forward(case: Case) -> Measured:
     """Tokens and log-probabilities of `generate_batch` equal those of a forward pass of each text on its own."""
     with case.patched() as model:

@@ -18,7 +18,7 @@ from hf_posenc.core.torch_state import fixed_seed
 from hf_posenc.patching.patch import patch_model
 
 
-@register_check("offload", needs_copy=True, slow=True, package="accelerate")
+@register_check("offload", needs_copy=True, slow=True)
 def offloaded_equals_resident(case: Case) -> Measured:
     """A model offloaded before or after the patch equals the resident model, in two calls and in cached decoding.
 

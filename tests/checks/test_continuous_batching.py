@@ -19,8 +19,6 @@ from hf_posenc.forward.paged import requests_of
 from hf_posenc.forward.paged_support import check_batched_scheme
 from hf_posenc.patching.state import scheme_of
 
-pytest.importorskip("psutil")
-
 PAGE = "page_size" if hasattr(ContinuousBatchingConfig(), "page_size") else "block_size"
 SMALL: dict[str, Any] = {PAGE: 8, "num_blocks": 64}
 CLOSE = 1e-4
