@@ -14,7 +14,7 @@ from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes import band_cuts, length_rotation_rows
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Layout, Rotation
-from hf_posenc.core.regions import Band
+from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import KeyBias, RowRotation, Terms, ToeplitzBias
 from hf_posenc.forward.attention import with_sink
 
@@ -160,3 +160,21 @@ def test_every_pair_belongs_to_one_region(kind: str, start: int) -> None:
             count[part.rows, part.keys] += seen.long()
         i, j = torch.arange(TEXT)[:, None], torch.arange(TEXT)
         assert torch.equal(count, (band.holds(i + start, j + start) & (j <= i)).long())
+
+
+def test_the_farthest_region_may_come_first() -> None:
+    """Then blocks of the next one have rows that no region has reached yet, beside rows that one has."""
+    draw = torch.Generator().manual_seed(0)
+    far, middle, near, k, v = (torch.randn(1, 4, KEYS, DIM, generator=draw) for _ in range(5))
+    at = torch.arange(KEYS)
+    terms = Terms(regions=(Region(Band(40, None)), Region(Band(9, 40)), Region(Band(None, 9))))
+    ctx = PositionContext(at[None], at[None], causal=True, contiguous=True)
+    call = AttentionCall((far, middle, near), (k, k, k), v, terms, ctx, None, SCALING)
+    assert dispatch.route(call) == "regions"
+    distance = (at[:, None] - at)[..., None]
+    query = torch.where(
+        distance < 9, near[..., None, :], torch.where(distance < 40, middle[..., None, :], far[..., None, :])
+    )
+    scores = (query.double() * k[:, :, None].double()).sum(-1) * SCALING
+    exact = scores.masked_fill(distance[..., 0] < 0, -torch.inf).softmax(-1) @ v.double()
+    assert float((dispatch.attend(call) - exact).abs().max()) < 1e-5
